@@ -44,8 +44,9 @@ def record(
 
     `target` is a row with `public_id` or a pk; its label and name are kept as text so that the row outlives it.
     """
-    AuditEntry.objects.create(**audit_fields(verb, by=by, target=target, before=before, after=after,
-                                             project_id=project_id))
+    AuditEntry.objects.create(
+        **audit_fields(verb, by=by, target=target, before=before, after=after, project_id=project_id)
+    )
 
 
 def audit_fields(

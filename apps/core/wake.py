@@ -28,9 +28,7 @@ def _send(task_name: str, args: tuple[object, ...], queue: str, expires_s: int) 
     if time.monotonic() < _quiet_until:
         return
     try:
-        current_app.send_task(
-            task_name, args=args, queue=queue, expires=expires_s, retry=False, ignore_result=True
-        )
+        current_app.send_task(task_name, args=args, queue=queue, expires=expires_s, retry=False, ignore_result=True)
     except Exception as error:
         _quiet_until = time.monotonic() + _QUIET_AFTER_FAILURE_S
         log.warning("could not wake %s (%s); the periodic task will pick it up", task_name, type(error).__name__)
