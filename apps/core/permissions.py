@@ -7,7 +7,7 @@ the job, `operator` of the site, `person` anybody signed in. accounts.permission
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from apps.core.errors import NotAllowed
 
@@ -54,6 +54,11 @@ _WHO: Final = {
     OWNER: "the person who submitted it",
     OPERATOR: "operators of the site",
 }
+
+
+def site_roles(user: Any) -> frozenset[str]:
+    """What `user` is towards the site as a whole, whatever project is meant."""
+    return frozenset({PERSON, OPERATOR}) if user.is_operator else frozenset({PERSON})
 
 
 def is_allowed(verb: str, roles: Iterable[str]) -> bool:
