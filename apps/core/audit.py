@@ -19,7 +19,8 @@ class Origin:
     ip: str | None = None
 
 
-_origin: ContextVar[Origin] = ContextVar("audit_origin", default=Origin())
+_NOBODY = Origin()
+_origin: ContextVar[Origin] = ContextVar("audit_origin", default=_NOBODY)
 
 
 @contextmanager

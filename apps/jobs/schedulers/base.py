@@ -137,7 +137,7 @@ class ObservedAccelerator:
 
 @dataclass(frozen=True)
 class ObservedNode:
-    """`state` is one of inventory's node states (idle, mixed, allocated, down, unknown ...); `flags` e.g. ("drain",)."""
+    """`state` is one of inventory's node states (idle, mixed, allocated, down ...); `flags` e.g. ("drain",)."""
 
     name: str
     state: str
@@ -166,7 +166,8 @@ class ObservedPartition:
 class ClusterView:
     nodes: tuple[ObservedNode, ...]
     partitions: tuple[ObservedPartition, ...]
-    notes: tuple[str, ...] = field(default=())  # what an operator should know, e.g. "jobs run as the product's own user"
+    # What an operator should know, e.g. that jobs run as the product's own user.
+    notes: tuple[str, ...] = field(default=())
 
 
 class Scheduler(Protocol):
