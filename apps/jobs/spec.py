@@ -6,11 +6,12 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from apps.core.errors import InvalidInput
-from apps.core.units import GIB, MIB
+from apps.core.units import GIB, MIB, hours
 
 KINDS: Final = ("training", "fine_tuning", "data", "inference_batch", "test")
 
@@ -83,6 +84,19 @@ class JobSpec:
             partition=self.partition or None,
             tags=tuple(dict.fromkeys(tag.strip() for tag in self.tags)),
         )
+
+
+class Wish(Protocol):
+    """What of a spec, or of a job's row, decides how many hours it needs."""
+
+    nodes: int
+    accelerators_per_node: int
+    cpus_per_node: int
+
+
+def hours_for(wish: Wish, seconds: float | Decimal) -> tuple[Decimal, Decimal]:
+    """GPU-hours and CPU-hours of `seconds` on everything the wish asks for."""
+    return hours(seconds, wish.nodes * wish.accelerators_per_node), hours(seconds, wish.nodes * wish.cpus_per_node)
 
 
 def normalised_script(text: str) -> str:
