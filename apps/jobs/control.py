@@ -1,7 +1,7 @@
 """Cancel, hold and release: what people want of a job that exists.
 
-Before a job is handed to the scheduler it is ours alone, so the row is changed at once. Afterwards the wish is written on
-the row and a worker carries it out (carry_out.py).
+Before a job is handed to the scheduler it is ours alone, so the row is changed at once. Afterwards the wish is written
+on the row and a worker carries it out (carry_out.py).
 """
 
 from __future__ import annotations
