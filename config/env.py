@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
@@ -41,6 +42,8 @@ def read_env() -> Env:
             "SWITCHYARD_SECRET_KEY (or SWITCHYARD_SECRET_KEY_FILE) must hold at least 32 characters; "
             "`make demo` and `make dev` make one."
         )
+    database = dict(env.db_url("DATABASE_URL"))
+    database["HOST"] = unquote(str(database.get("HOST") or ""))  # a socket's folder is written %2Flike%2Fthis
     state_dir = Path(env.str("SWITCHYARD_STATE_DIR", default=str(BASE_DIR / "var")))
     return Env(
         debug=env.bool("SWITCHYARD_DEBUG", default=False),
@@ -48,7 +51,7 @@ def read_env() -> Env:
         allowed_hosts=env.list("SWITCHYARD_ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"]),
         csrf_trusted_origins=env.list("SWITCHYARD_CSRF_TRUSTED_ORIGINS", default=[]),
         https=env.bool("SWITCHYARD_HTTPS", default=False),
-        database=dict(env.db_url("DATABASE_URL")),
+        database=database,
         redis_url=env.str("REDIS_URL"),
         state_dir=state_dir,
         local_cluster=env.bool("SWITCHYARD_LOCAL_CLUSTER", default=False),

@@ -36,7 +36,7 @@ _BATCH = 2000
 def record_cluster_view(cluster: Cluster, view: View) -> None:
     """Bring partitions, nodes and accelerators up to what the scheduler says.
 
-    A node it no longer lists becomes `unknown`, with the reason; it is not removed, since a list can be short by mistake.
+    A node it no longer lists becomes `unknown`, with the reason; it is not removed: a list can be short by mistake.
     """
     now = timezone.now()
     Cluster.objects.select_for_update().get(pk=cluster.pk)

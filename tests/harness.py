@@ -1,6 +1,7 @@
 """One real PostgreSQL and one real Valkey for the whole run, and real workers for who asks.
 
-They are started while this module is imported: the settings need their addresses before Django is set up.
+A plugin (`-p tests.harness`) that starts them while it is imported: the settings need their addresses before Django is
+set up.
 """
 
 from __future__ import annotations
