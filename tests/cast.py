@@ -1,4 +1,4 @@
-"""The people of the tests: Olga leads project "gpt", Mina is a member, Vic may look, Sam is a stranger, Rex operates."""
+"""The people of the tests: Olga leads project "gpt", Mina is a member, Vic may look, Sam is a stranger, Rex runs it."""
 
 from __future__ import annotations
 
