@@ -1,4 +1,4 @@
-"""What every page needs: rights, the frame's facts, errors as people see them, and fragments that cost nothing unchanged."""
+"""What every page needs: rights, the frame's facts, errors for people, fragments that cost nothing unchanged."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def frame(request: HttpRequest) -> dict[str, Any]:
 
 
 def allows(verb: str) -> Callable[[View], View]:
-    """Declare what a page needs. Verbs of the site are checked here; those of a project by the verb or question called."""
+    """Declare what a page needs. Verbs of the site are checked here, those of a project by what the view calls."""
 
     def wrap(view: View) -> View:
         @wraps(view)

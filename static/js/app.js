@@ -73,6 +73,9 @@ document.addEventListener("htmx:afterRequest", (event) => {
   const isDown = event.detail.failed && event.detail.xhr.status !== 304;
   document.body.classList.toggle("offline", isDown && event.detail.elt.hasAttribute("data-live"));
 });
+document.addEventListener("htmx:beforeSwap", (event) => {
+  if (event.detail.xhr.status === 304) event.detail.shouldSwap = false;
+});
 document.addEventListener("htmx:afterSwap", (event) => showTimes(event.detail.target));
 
 // -- forms that ask first, and that are sent once

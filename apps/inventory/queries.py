@@ -1,0 +1,172 @@
+"""Questions about places, machines and clusters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from django.db.models import Count, Prefetch, Q, QuerySet, Sum
+from django.utils import timezone
+
+from apps.core.errors import InvalidInput, NotFound
+from apps.inventory.models import Cluster, Hall, Node, Partition, Region
+
+STALE_AFTER_S = 30
+PAGE_SIZE = 100
+
+
+def usable_clusters() -> QuerySet[Cluster]:
+    return Cluster.objects.filter(is_enabled=True)
+
+
+def partitions_of(cluster: Cluster) -> QuerySet[Partition]:
+    return Partition.objects.filter(cluster=cluster, retired_at__isnull=True)
+
+
+def is_stale(cluster: Cluster) -> bool:
+    """Whether what we show of it is older than it should be."""
+    if not cluster.is_enabled:
+        return False
+    at = cluster.poll_succeeded_at
+    return at is None or timezone.now() - at > timedelta(seconds=STALE_AFTER_S)
+
+
+def cluster_named(name: str) -> Cluster:
+    cluster = Cluster.objects.select_related("site").filter(name=name).first()
+    if cluster is None:
+        raise NotFound(f"There is no cluster {name}.")
+    return cluster
+
+
+@dataclass(frozen=True)
+class ClusterSummary:
+    """Counts of a cluster's nodes by state; CPUs and cards used of all. None: nothing is known."""
+
+    cluster: Cluster
+    nodes: int
+    by_state: dict[str, int]
+    cpus: int | None
+    cpus_used: int | None
+    accelerators: int | None
+    is_stale: bool
+
+
+def cluster_summaries() -> list[ClusterSummary]:
+    """One for each cluster, in two queries."""
+    rows = (
+        Node.objects.filter(retired_at__isnull=True, cluster__isnull=False)
+        .values("cluster_id", "state")
+        .annotate(n=Count("id"), cpus=Sum("cpus"), used=Sum("cpus_used"), cards=Sum("accelerator_count"))
+    )
+    by_cluster: dict[int, list[dict[str, int]]] = {}
+    for row in rows:
+        by_cluster.setdefault(row["cluster_id"], []).append(row)
+    return [_summary(cluster, by_cluster.get(cluster.pk, [])) for cluster in Cluster.objects.select_related("site")]
+
+
+def cluster_summary(cluster: Cluster) -> ClusterSummary:
+    rows = (
+        Node.objects.filter(retired_at__isnull=True, cluster=cluster)
+        .values("state")
+        .annotate(n=Count("id"), cpus=Sum("cpus"), used=Sum("cpus_used"), cards=Sum("accelerator_count"))
+    )
+    return _summary(cluster, list(rows))
+
+
+def _summary(cluster: Cluster, rows: list[dict[str, int]]) -> ClusterSummary:
+    def total(name: str) -> int | None:
+        values = [row[name] for row in rows if row[name] is not None]
+        return sum(values) if values else None
+
+    states = Counter({row["state"]: row["n"] for row in rows})
+    return ClusterSummary(
+        cluster=cluster,
+        nodes=sum(states.values()),
+        by_state=dict(states.most_common()),
+        cpus=total("cpus"),
+        cpus_used=total("used"),
+        accelerators=total("cards"),
+        is_stale=is_stale(cluster),
+    )
+
+
+@dataclass(frozen=True)
+class NodeFilters:
+    cluster: str | None = None
+    state: str | None = None
+    partition: str | None = None
+    q: str | None = None
+
+
+@dataclass(frozen=True)
+class NodePage:
+    """Ordered by name, then id; `next` is the id to go on after."""
+
+    rows: list[Node] = field(default_factory=list)
+    next: int | None = None
+
+
+def node_list(filters: NodeFilters, *, after: int | None = None, size: int = PAGE_SIZE) -> NodePage:
+    nodes = Node.objects.filter(retired_at__isnull=True).select_related("cluster", "rack__hall", "node_type")
+    if filters.cluster:
+        nodes = nodes.filter(cluster__name=filters.cluster)
+    if filters.state:
+        nodes = nodes.filter(state=filters.state)
+    if filters.partition:
+        nodes = nodes.filter(partitions__name=filters.partition)
+    if filters.q:
+        nodes = nodes.filter(_named(filters.q))
+    if after is not None:
+        edge = Node.objects.filter(pk=after).first()
+        if edge is None:
+            raise InvalidInput({"after": "There is no such node to go on from; start at the first page."})
+        nodes = nodes.filter(Q(name__gt=edge.name) | Q(name=edge.name, pk__gt=edge.pk))
+    rows = list(nodes.order_by("name", "pk")[: size + 1])
+    return NodePage(rows[:size], rows[size - 1].pk if len(rows) > size else None)
+
+
+def _named(text: str) -> Q:
+    """`gpu[001-128]` as Slurm writes it, else a part of the name."""
+    if "[" in text or "," in text:
+        from apps.inventory.manifest import node_names
+
+        return Q(name__in=node_names(text, field="q"))
+    return Q(name__icontains=text)
+
+
+def node_of(pk: int) -> Node:
+    node = (
+        Node.objects.select_related("cluster__site", "rack__hall__site__region", "node_type__accelerator_model")
+        .filter(pk=pk)
+        .first()
+    )
+    if node is None:
+        raise NotFound("There is no such node.")
+    return node
+
+
+def site_tree() -> list[Region]:
+    """Regions with their sites and halls, each hall with `rack_count`, `node_count` and `bad_count`; three queries."""
+    bad = Q(racks__nodes__state__in=["down", "drained", "draining", "unknown"], racks__nodes__retired_at__isnull=True)
+    live = Q(racks__nodes__retired_at__isnull=True)
+    halls = Hall.objects.annotate(
+        rack_count=Count("racks", distinct=True),
+        node_count=Count("racks__nodes", filter=live, distinct=True),
+        bad_count=Count("racks__nodes", filter=bad, distinct=True),
+    )
+    return list(Region.objects.prefetch_related("sites", Prefetch("sites__halls", queryset=halls)))
+
+
+def hall_with_racks(pk: int) -> Hall:
+    """The hall, its racks and their nodes in three queries."""
+    standing = Node.objects.filter(retired_at__isnull=True).order_by("-position_u")
+    hall = (
+        Hall.objects.select_related("site__region")
+        .prefetch_related(Prefetch("racks__nodes", queryset=standing))
+        .filter(pk=pk)
+        .first()
+    )
+    if hall is None:
+        raise NotFound("There is no such hall.")
+    return hall
