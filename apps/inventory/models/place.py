@@ -1,4 +1,7 @@
-"""Region > Site > Hall > Rack: each place is in exactly one parent and has a name unique within it."""
+"""Region > Site > Hall > Rack: each place is in exactly one parent and has a name unique within it.
+
+A place that is given up is retired, not deleted: what once stood there keeps its history. Its name brings it back.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from apps.core.models import Timestamped
 
 class Region(Timestamped):
     name = models.CharField(max_length=100, unique=True)
+    retired_at = models.DateTimeField(null=True, editable=False)
 
     class Meta:
         ordering = ["name"]
@@ -22,6 +26,7 @@ class Site(Timestamped):
     region = models.ForeignKey(Region, on_delete=models.PROTECT, related_name="sites")
     name = models.CharField(max_length=100)
     time_zone = models.CharField(max_length=64, default="UTC")
+    retired_at = models.DateTimeField(null=True, editable=False)
 
     class Meta:
         ordering = ["name"]
@@ -34,6 +39,7 @@ class Site(Timestamped):
 class Hall(Timestamped):
     site = models.ForeignKey(Site, on_delete=models.PROTECT, related_name="halls")
     name = models.CharField(max_length=100)
+    retired_at = models.DateTimeField(null=True, editable=False)
 
     class Meta:
         ordering = ["name"]
@@ -49,9 +55,10 @@ class Rack(Timestamped):
     hall = models.ForeignKey(Hall, on_delete=models.PROTECT, related_name="racks")
     name = models.CharField(max_length=100)
     row = models.CharField(max_length=20, blank=True)
-    place = models.PositiveSmallIntegerField(null=True)
+    place = models.PositiveSmallIntegerField(null=True, blank=True)
     height_u = models.PositiveSmallIntegerField(default=42)
-    power_limit_w = models.PositiveIntegerField(null=True)
+    power_limit_w = models.PositiveIntegerField(null=True, blank=True)
+    retired_at = models.DateTimeField(null=True, editable=False)
 
     class Meta:
         ordering = ["row", "place", "name"]
