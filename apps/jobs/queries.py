@@ -103,7 +103,7 @@ def filtered_jobs(user: User, filters: JobFilters) -> QuerySet[Job]:
     """The jobs this person may see and asked for.
 
     Ordered by id, the planner would rather walk the whole table than use the trigram index, so a search for a name
-    first collects its rows by that index; a name that is so common that there are more than the cap is soon found by walking.
+    first collects its rows by that index. A name so common that there are more than the cap is soon found by walking.
     """
     jobs = filters.narrow(visible_jobs(user))
     if filters.q is None:

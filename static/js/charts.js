@@ -27,6 +27,7 @@
       state.timer = setTimeout(ask, Number(element.dataset.poll) * 1000 * (0.9 + 0.2 * Math.random()));
     };
     async function ask() {
+      if (!element.isConnected) return;
       if (document.hidden) { again(false); return; }
       try {
         const answer = await fetch(element.dataset.chart, { headers: state.etag ? { "If-None-Match": state.etag } : {} });
@@ -49,5 +50,12 @@
     ask();
   }
 
-  document.querySelectorAll("[data-chart]").forEach(start);
+  function startNew() {
+    for (const element of document.querySelectorAll("[data-chart]:not([data-started])")) {
+      element.dataset.started = "1";
+      start(element);
+    }
+  }
+  startNew();
+  document.addEventListener("htmx:afterSettle", startNew);
 })();

@@ -38,7 +38,9 @@ class NodeType(Timestamped):
 
     name = models.CharField(max_length=100, unique=True)
     vendor = models.CharField(max_length=60, blank=True)
-    accelerator_model = models.ForeignKey(AcceleratorModel, null=True, blank=True, on_delete=models.PROTECT, related_name="+")
+    accelerator_model = models.ForeignKey(
+        AcceleratorModel, null=True, blank=True, on_delete=models.PROTECT, related_name="+"
+    )
     accelerators_per_node = models.PositiveSmallIntegerField(default=0)
     cpu_model = models.CharField(max_length=100, blank=True)
     cpus = models.PositiveIntegerField(null=True, blank=True)
@@ -76,11 +78,15 @@ class _IntegerRange(Func):
 class Node(Timestamped):
     """One server. The manifest owns place and hardware, the scheduler owns state; neither deletes, both retire."""
 
-    cluster = models.ForeignKey("inventory.Cluster", null=True, blank=True, on_delete=models.PROTECT, related_name="nodes")
+    cluster = models.ForeignKey(
+        "inventory.Cluster", null=True, blank=True, on_delete=models.PROTECT, related_name="nodes"
+    )
     name = models.CharField(max_length=255)
     node_type = models.ForeignKey(NodeType, null=True, blank=True, on_delete=models.PROTECT, related_name="nodes")
     rack = models.ForeignKey("inventory.Rack", null=True, blank=True, on_delete=models.PROTECT, related_name="nodes")
-    position_u = models.PositiveSmallIntegerField(null=True, blank=True, help_text="lowest unit it fills, counted from 1 below")
+    position_u = models.PositiveSmallIntegerField(
+        null=True, blank=True, help_text="lowest unit it fills, counted from 1 below"
+    )
     height_u = models.PositiveSmallIntegerField(default=1)
     face = models.CharField(max_length=5, choices=[("front", "front"), ("rear", "rear")], default="front")
     serial = models.CharField(max_length=100, blank=True)
