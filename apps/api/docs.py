@@ -1,0 +1,28 @@
+"""The schema, the page that shows it, and the answer where nothing is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import Resolver404, resolve
+from django.views import View
+
+from apps.api.problems import problem
+
+
+class NothingHere(View):
+    """404 as a problem, with a hint where only the slash at the end is missing."""
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        detail = "There is nothing here; /api/docs/ lists what there is."
+        if not request.path.endswith("/") and _leads_somewhere(f"{request.path_info}/"):
+            detail = f"There is nothing here; did you mean {request.path}/ with a slash at the end?"
+        return problem(404, "not-found", "Not found", detail, path=request.path)
+
+
+def _leads_somewhere(path: str) -> bool:
+    try:
+        return resolve(path).url_name != "nothing-here"
+    except Resolver404:
+        return False
