@@ -181,12 +181,12 @@ CELERY_BEAT_SCHEDULE = BEAT_SCHEDULE
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "apps.api.base.TokenAuthentication",
+        "apps.api.tokens.TokenAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
-    "DEFAULT_RENDERER_CLASSES": ["apps.api.base.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["apps.api.jsontext.JSONParser"],
+    "DEFAULT_RENDERER_CLASSES": ["apps.api.jsontext.JSONRenderer"],
     "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "apps.api.problems.problem_response",

@@ -7,37 +7,27 @@ An endpoint is an `ApiViewSet` with `verbs = {action: verb}`; an action without 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
-from decimal import Decimal
 from functools import partial
 from hashlib import blake2b
 from typing import Any, ClassVar, TypeVar
 
-import orjson
-from django.conf import settings
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.utils import timezone
-from django.utils.functional import Promise
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.plumbing import build_bearer_security_scheme_object
 from drf_spectacular.utils import OpenApiParameter
-from knox.auth import TokenAuthentication as KnoxTokenAuthentication
-from rest_framework import exceptions, parsers, renderers, serializers
-from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework import serializers
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from apps.accounts.models import ApiToken, User
+from apps.api.jsontext import AlwaysFirst, JSONParser, JSONRenderer, to_json
 from apps.api.paging import KeysetPagination
-from apps.api.problems import TooLarge
 from apps.core.errors import InvalidInput, NotAllowed
 from apps.core.permissions import ALLOWED, OPERATOR, PERSON, require, site_roles
 
-USED_AT_MOST_EVERY = timedelta(minutes=1)
 T = TypeVar("T")
 
 DRY_RUN = OpenApiParameter(
@@ -52,31 +42,13 @@ IDEMPOTENCY_KEY = OpenApiParameter(
 )
 
 
-# -- who asks ---------------------------------------------------------------------------------------------------------
-
-
-class TokenAuthentication(KnoxTokenAuthentication):
-    """`Authorization: Bearer swy_...`. Notes when a token was last used, at most once a minute."""
-
-    def authenticate_credentials(self, token: bytes) -> tuple[User, ApiToken]:
-        if not (token.isascii() and token.decode("ascii").isprintable()):
-            raise exceptions.AuthenticationFailed("Invalid token.")
-        user, row = super().authenticate_credentials(token)
-        now = timezone.now()
-        if row.last_used_at is None or row.last_used_at < now - USED_AT_MOST_EVERY:
-            unused = Q(last_used_at__isnull=True) | Q(last_used_at__lt=now - USED_AT_MOST_EVERY)
-            ApiToken.objects.filter(unused, pk=row.pk).update(last_used_at=now)
-        return user, row
-
-    def _cleanup_token(self, auth_token: ApiToken) -> bool:
-        """Whether it has expired. Its row stays, so that its owner sees what became of it."""
-        return auth_token.expiry is not None and auth_token.expiry < timezone.now()
+# -- who may -----------------------------------------------------------------------------------------------------------
 
 
 class TokenScheme(OpenApiAuthenticationExtension):
-    """What the schema says of it."""
+    """What the schema says of tokens."""
 
-    target_class = "apps.api.base.TokenAuthentication"
+    target_class = "apps.api.tokens.TokenAuthentication"
     name = "token"
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, Any]:
@@ -102,59 +74,7 @@ class HasVerb(IsAuthenticated):
         return True
 
 
-# -- bodies in, answers out -------------------------------------------------------------------------------------------
-
-
-class JSONParser(parsers.BaseParser):
-    """Strict JSON: no NaN, no lone surrogates, no endless nesting, no larger than the settings allow."""
-
-    media_type = "application/json"
-
-    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
-        limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-        body = stream.read(limit + 1)
-        if len(body) > limit:
-            raise TooLarge(f"The body is larger than {limit // 2**20} MiB.")
-        try:
-            return orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise exceptions.ParseError(f"The body is not JSON: {error}.") from None
-
-
-class JSONRenderer(renderers.BaseRenderer):
-    """orjson; decimals as strings, times as ISO 8601 with Z."""
-
-    media_type = "application/json"
-    format = "json"
-    charset = None
-
-    def render(self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None) -> bytes:
-        return b"" if data is None else to_json(data)
-
-
-def to_json(data: Any) -> bytes:
-    return orjson.dumps(data, default=_plain, option=orjson.OPT_UTC_Z | orjson.OPT_NAIVE_UTC | orjson.OPT_NON_STR_KEYS)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Decimal):
-        return f"{value:f}"
-    if isinstance(value, Promise):
-        return str(value)
-    if isinstance(value, set | frozenset):
-        return sorted(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
-
-
-class AlwaysFirst(BaseContentNegotiation):
-    """JSON whatever `Accept` says; raw logs and files answer for themselves."""
-
-    def select_parser(self, request: Request, parsers: list[Any]) -> Any:
-        wanted = (request.content_type or "").split(";")[0].strip().lower()
-        return next((parser for parser in parsers if parser.media_type == wanted), None)
-
-    def select_renderer(self, request: Request, renderers: list[Any], format_suffix: str | None = None) -> Any:
-        return renderers[0], renderers[0].media_type
+# -- bodies in, answers out --------------------------------------------------------------------------------------------
 
 
 class StrictSerializer(serializers.Serializer):
