@@ -6,6 +6,7 @@ An endpoint is an `ApiViewSet` with `verbs = {action: verb}`; an action without 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from hashlib import blake2b
@@ -13,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 from django.db import transaction
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.plumbing import build_bearer_security_scheme_object
 from drf_spectacular.utils import OpenApiParameter
@@ -105,6 +106,15 @@ class ApiViewSet(GenericViewSet):
     pagination_class = KeysetPagination
     metadata_class = None
 
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """No text with a NUL ever reaches the database, which knows no such text."""
+        super().initial(request, *args, **kwargs)
+        if any("\0" in str(value) for value in kwargs.values()):
+            raise Http404
+        for name, values in request.query_params.lists():
+            if "\0" in name or any("\0" in value for value in values):
+                raise InvalidInput({name.replace("\0", "?"): "This holds a NUL character, so it is not text."})
+
     def finalize_response(self, request: HttpRequest, response: HttpResponse, *args: Any, **kwargs: Any) -> Any:
         response = super().finalize_response(request, response, *args, **kwargs)
         if not response.has_header("Cache-Control"):
@@ -162,6 +172,16 @@ def refuse_unknown_params(request: Request, known: set[str]) -> None:
     if unknown:
         text = f"There is no parameter of this name; there is: {', '.join(sorted(known))}."
         raise InvalidInput({name[:100]: text for name in unknown})
+
+
+def int_param(request: Request, name: str, default: int | None, least: int, most: int) -> int | None:
+    """A whole number of the query string. Raises InvalidInput."""
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not re.fullmatch(r"-?[0-9]{1,19}", text) or not least <= int(text) <= most:
+        raise InvalidInput({name: f"{text[:40]!r} is no whole number from {least:,} to {most:,}."})
+    return int(text)
 
 
 # A number in a row's own columns: anything larger would be refused by the database, not by us.

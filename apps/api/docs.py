@@ -7,8 +7,23 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.urls import Resolver404, resolve
 from django.views import View
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+from rest_framework.permissions import IsAuthenticated
 
 from apps.api.problems import problem
+
+
+class Schema(SpectacularAPIView):
+    """The OpenAPI document, as YAML or JSON. It says what there is, so only who may sign in may read it."""
+
+    permission_classes = [IsAuthenticated]
+
+
+class Docs(SpectacularSwaggerSplitView):
+    """Swagger UI from our own static files. Its script is fetched by itself: the page has none inside."""
+
+    permission_classes = [IsAuthenticated]
+    url_name = "api:schema"
 
 
 class NothingHere(View):

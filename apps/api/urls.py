@@ -5,11 +5,16 @@ from __future__ import annotations
 from django.urls import URLPattern, URLResolver, include, path, re_path
 from django.views.decorators.csrf import csrf_exempt
 
-from apps.api.docs import NothingHere
+from apps.api import jobs
+from apps.api.docs import Docs, NothingHere, Schema
 
 app_name = "api"
-v1: list[URLPattern | URLResolver] = []
+v1: list[URLPattern | URLResolver] = [
+    *jobs.urlpatterns,
+    path("schema/", Schema.as_view(), name="schema"),
+]
 urlpatterns: list[URLPattern | URLResolver] = [
     path("v1/", include(v1)),
+    path("docs/", Docs.as_view(), name="docs"),
     re_path(r"", csrf_exempt(NothingHere.as_view()), name="nothing-here"),
 ]
