@@ -16,3 +16,8 @@ urlpatterns = [
     path("api/", include("apps.api.urls")),
     path("", include("apps.web.urls")),
 ]
+
+handler400 = "apps.web.errors.bad_request"
+handler403 = "apps.web.errors.forbidden"
+handler404 = "apps.web.errors.not_found"
+handler500 = "apps.web.errors.server_error"

@@ -27,6 +27,7 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 _ROOT = Path(tempfile.mkdtemp(prefix="swy-test-", dir="/tmp"))
 _SOCKETS = _ROOT / "s"
 _SOCKETS.mkdir(mode=0o700)
+(_ROOT / "state" / "static").mkdir(parents=True)
 
 
 class Services:
@@ -68,6 +69,7 @@ os.environ |= {
     "DATABASE_URL": f"postgres://app@{quote(str(_SOCKETS), safe='')}/switchyard",
     "REDIS_URL": f"redis+socket://{_SOCKETS}/valkey.sock",
     "SWITCHYARD_LOG_LEVEL": "WARNING",
+    "SWITCHYARD_DEBUG": "off",
 }
 
 

@@ -41,3 +41,10 @@ def visible_project(user: User, name: str) -> Project:
     if project is None:
         raise NotFound(f"There is no project {name}.")
     return project
+
+
+def project_for(user: User, name: str, verb: str) -> Project:
+    """The project, to do `verb` in it. Raises NotFound, or NotAllowed when the person may only see it."""
+    project = visible_project(user, name)
+    require(verb, roles_in(user, project))
+    return project

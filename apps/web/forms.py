@@ -267,3 +267,11 @@ class ClusterForm(forms.Form):
 
 class ManifestForm(forms.Form):
     manifest = forms.FileField(label="Site manifest (YAML)")
+
+
+class NodeForm(forms.Form):
+    position_u = forms.IntegerField(required=False, min_value=1, max_value=100, label="Lowest unit (U)")
+    height_u = forms.IntegerField(min_value=1, max_value=100, label="Height (U)")
+    face = forms.ChoiceField(choices=[("front", "front"), ("rear", "rear")])
+    serial = forms.CharField(required=False, max_length=100)
+    comment = forms.CharField(required=False, max_length=500)

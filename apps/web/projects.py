@@ -11,7 +11,7 @@ from django.urls import path
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from apps.accounts.actions import create_project, edit_project, grant_allocation, remove_member, set_member
-from apps.accounts.permissions import visible_project, visible_projects
+from apps.accounts.permissions import project_for, visible_projects
 from apps.accounts.queries import person_by_id, person_by_name, project_detail
 from apps.core.errors import Conflict
 from apps.jobs.queries import JobFilters, job_list
@@ -72,7 +72,7 @@ def _show(request: HttpRequest, name: str, status: int = 200, **forms: Any) -> H
 @require_POST
 @allows("project.edit")
 def edit(request: HttpRequest, name: str) -> HttpResponse:
-    found, form = visible_project(request.user, name), EditProjectForm(request.POST)
+    found, form = project_for(request.user, name, "project.edit"), EditProjectForm(request.POST)
     if form.is_valid():
         with form_errors(form):
             edit_project(found, by=request.user, **form.cleaned_data)
@@ -84,7 +84,7 @@ def edit(request: HttpRequest, name: str) -> HttpResponse:
 @require_POST
 @allows("project.members")
 def member(request: HttpRequest, name: str) -> HttpResponse:
-    found, form = visible_project(request.user, name), MemberForm(request.POST)
+    found, form = project_for(request.user, name, "project.members"), MemberForm(request.POST)
     if form.is_valid():
         with form_errors(form):
             person = person_by_name(form.cleaned_data["person"], "person")
@@ -97,7 +97,7 @@ def member(request: HttpRequest, name: str) -> HttpResponse:
 @require_POST
 @allows("project.members")
 def member_remove(request: HttpRequest, name: str, public_id: str) -> HttpResponse:
-    found = visible_project(request.user, name)
+    found = project_for(request.user, name, "project.members")
     try:
         person = person_by_id(public_id)
         remove_member(found, person, by=request.user)
@@ -110,7 +110,7 @@ def member_remove(request: HttpRequest, name: str, public_id: str) -> HttpRespon
 @require_POST
 @allows("allocation.grant")
 def grant(request: HttpRequest, name: str) -> HttpResponse:
-    found, form = visible_project(request.user, name), GrantForm(request.POST)
+    found, form = project_for(request.user, name, "allocation.grant"), GrantForm(request.POST)
     if form.is_valid():
         with form_errors(form, {"ends_at": "ends_on"}):
             data = form.cleaned_data

@@ -1,4 +1,16 @@
-from django.urls import URLPattern
+"""Every page. Order matters once: `jobs/new/` must come before `jobs/<id>/`."""
+
+from __future__ import annotations
+
+from apps.web import accounts, inventory, jobs, overview, people, projects, submit
 
 app_name = "web"
-urlpatterns: list[URLPattern] = []
+urlpatterns = [
+    *overview.urlpatterns,
+    *accounts.urlpatterns,
+    *submit.urlpatterns,
+    *jobs.urlpatterns,
+    *projects.urlpatterns,
+    *people.urlpatterns,
+    *inventory.urlpatterns,
+]
