@@ -202,7 +202,7 @@ class Supervisor:
 
 _GUNICORN = [*("-w", "2", "--threads", "4", "--worker-class", "gthread", "--timeout", "60", "--graceful-timeout", "5")]
 # The documentation's viewer and the charts are served; the rest of what their wheels hold is not.
-_NOT_SERVED = [*("-i", "widgetbundle.js", "-i", "datasets", "-i", "templates", "-i", "*.map")]
+_NOT_SERVED = [*("-i", "widgetbundle.js", "-i", "datasets", "-i", "templates", "-i", "redoc", "-i", "rest_framework")]
 
 
 def _worker(queue: str, processes: int) -> list[str]:
