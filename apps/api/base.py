@@ -65,7 +65,7 @@ class HasVerb(IsAuthenticated):
         if request.user.must_change_password:
             raise NotAllowed("Your password was set by somebody else. Sign in to the pages and choose your own first.")
         action = view.action
-        if action is None:  # the method is not offered: answered with 405
+        if action in {None, "metadata"}:  # the method is not offered: answered with 405
             return True
         verb = view.verbs.get(action)
         if verb is None:
@@ -104,7 +104,7 @@ class ApiViewSet(GenericViewSet):
     renderer_classes = [JSONRenderer]
     content_negotiation_class = AlwaysFirst
     pagination_class = KeysetPagination
-    metadata_class = None
+    http_method_names = ["get", "head", "post", "put", "patch", "delete"]
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """No text with a NUL ever reaches the database, which knows no such text."""

@@ -31,7 +31,7 @@ def assert_problem(response, status: int, kind: str) -> dict:
     return body
 
 
-# -- who gets in --------------------------------------------------------------------------------------------------------
+# -- who gets in ------------------------------------------------------------------------------------------------------
 
 
 def test_a_stranger_is_told_how_to_sign_in(cast):
@@ -94,7 +94,7 @@ def test_who_has_a_one_time_password_must_change_it_first(cast, mina):
     assert_problem(mina.get("/api/v1/jobs/"), 403, "not-allowed")
 
 
-# -- deny by default ------------------------------------------------------------------------------------------------------
+# -- deny by default --------------------------------------------------------------------------------------------------
 
 
 def viewsets():
@@ -173,7 +173,7 @@ def test_a_verb_of_the_site_is_decided_before_the_action(cast, as_person):
     assert "operators" in assert_problem(as_person(cast.olga).get("/api/rule/"), 403, "not-allowed")["detail"]
 
 
-# -- problems -------------------------------------------------------------------------------------------------------------
+# -- problems ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.urls(__name__)
