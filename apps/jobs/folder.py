@@ -76,8 +76,10 @@ def read_range(root: Path, relative: str, start: int, limit: int) -> Chunk:
     with open_inside(root, relative) as file:
         size = os.fstat(file.fileno()).st_size
         start = max(0, size + start) if start < 0 else start
-        file.seek(start)
-        data = file.read(limit) if start < size else b""
+        data = b""
+        if start < size:
+            file.seek(start)
+            data = file.read(limit)
     return Chunk(data, start, start + len(data), max(size, start + len(data)) if data else size)
 
 
