@@ -31,13 +31,18 @@ class Change:
     def name(self) -> str:
         return " / ".join(self.path)
 
+    @property
+    def words(self) -> str:
+        """`position_u 1 -> 9`; nothing for what is added or retired."""
+        if self.verb != "change":
+            return ""
+        return ", ".join(f"{name} {shown(self.before[name])} -> {shown(self.after[name])}" for name in self.after)
+
     def __str__(self) -> str:
         """`~ node alpha / gpu001: position_u 1 -> 9`"""
         mark = {"add": "+", "change": "~", "retire": "-"}[self.verb]
-        if self.verb != "change":
-            return f"{mark} {self.kind} {self.name}"
-        values = ", ".join(f"{name} {shown(self.before[name])} -> {shown(self.after[name])}" for name in self.after)
-        return f"{mark} {self.kind} {self.name}: {values}"
+        words = self.words
+        return f"{mark} {self.kind} {self.name}: {words}" if words else f"{mark} {self.kind} {self.name}"
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ _INSIDE: Mapping[type[Model], tuple[type[Model], str]] = {
 @transaction.atomic
 def add_thing(model: type[Model], values: Mapping[str, Any], *, by: Any) -> Any:
     """A new place, node type or node; a retired one of the same name and parent comes back with these values."""
-    require("inventory.edit", site_roles(by))
+    _require_operator(by)
     row: Any = _retired_namesake(model, values) or model()
     row.retired_at = None
     if isinstance(row, Node):
@@ -72,7 +72,7 @@ def add_thing(model: type[Model], values: Mapping[str, Any], *, by: Any) -> Any:
             values = _with_type_facts(values)
     _set(row, values)
     if isinstance(row, Node):
-        NodeStateChange.objects.create(node=row, at=row.state_since, state=row.state, source=by.get_username())
+        NodeStateChange.objects.create(node=row, at=row.state_since, state=row.state, source=_name_of(by))
     record(f"{_noun(row)}.add", by=by, target=row, after=_shown(row, FIELDS[model]))
     return row
 
@@ -80,7 +80,7 @@ def add_thing(model: type[Model], values: Mapping[str, Any], *, by: Any) -> Any:
 @transaction.atomic
 def edit_thing(row: Any, values: Mapping[str, Any], *, by: Any) -> Any:
     """Only what differs is recorded. Raises InvalidInput, with `position_u` where another node stands in the way."""
-    require("inventory.edit", site_roles(by))
+    _require_operator(by)
     row = type(row).objects.select_for_update().get(pk=row.pk)
     if getattr(row, "retired_at", None) is not None:
         raise Conflict(f"{row} is retired; add it again to bring it back.")
@@ -102,7 +102,7 @@ def edit_thing(row: Any, values: Mapping[str, Any], *, by: Any) -> Any:
 @transaction.atomic
 def retire_thing(row: Any, *, by: Any) -> None:
     """A place must be empty first. A node that its scheduler still lists would come back at once: a conflict."""
-    require("inventory.edit", site_roles(by))
+    _require_operator(by)
     model = type(row)
     row = model.objects.select_for_update().get(pk=row.pk)
     if model not in _INSIDE and model is not Node:
@@ -122,6 +122,12 @@ def retire_thing(row: Any, *, by: Any) -> None:
             )
     model.objects.filter(pk=row.pk).update(retired_at=timezone.now(), updated_at=timezone.now())
     record(f"{_noun(row)}.retire", by=by, target=row, before=_shown(row, FIELDS[model]))
+
+
+def _require_operator(by: Any) -> None:
+    """`by` None is the command line of the server."""
+    if by is not None:
+        require("inventory.edit", site_roles(by))
 
 
 def _set(row: Any, values: Mapping[str, Any]) -> None:
@@ -204,6 +210,10 @@ def _with_type_facts(values: Mapping[str, Any]) -> dict[str, Any]:
         "height_u": kind.height_u,
     }
     return facts | {name: value for name, value in values.items() if value is not None or name not in facts}
+
+
+def _name_of(by: Any) -> str:
+    return "switchyard" if by is None else by.get_username()[:100]
 
 
 def _noun(row: Any) -> str:

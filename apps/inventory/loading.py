@@ -1,299 +1,178 @@
-"""Bring the rows of places and nodes to what a manifest or a table says, and tell what changed.
+"""A site manifest put into rows: what would change, and the change itself in one transaction.
 
-The diff of a dry run is made by doing it and taking it back, so that it cannot differ from what happens.
+A manifest speaks of the regions and clusters it names and of nothing else. What it no longer lists there is retired,
+except a node its scheduler still lists: that one loses its place and type and stays. Partitions of a cluster whose
+scheduler has answered are the scheduler's own; the manifest's are for the time before.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import connection, transaction
 from django.utils import timezone
 
-from apps.core.audit import record
-from apps.core.errors import InvalidInput
+from apps.core.audit import audit_fields
+from apps.core.models import AuditEntry
 from apps.core.permissions import require, site_roles
-from apps.inventory.manifest import NodeEntry, RackEntry, SiteManifest
-from apps.inventory.models import Cluster, Hall, Node, NodeState, NodeStateChange, NodeType, Rack, Region, Site
+from apps.inventory.diff import Change, Plan
+from apps.inventory.manifest import Manifest, parse_manifest
+from apps.inventory.models import AcceleratorModel, Node, NodeState, NodeStateChange, NodeType
+from apps.inventory.planning import MODELS, NODE_FIELDS, PARTITION_FIELDS, RACK_FIELDS, Planned, plan_changes
 
-_BATCH = 2000
-_NODE_FIELDS = ("rack_id", "position_u", "height_u", "face", "node_type_id", "serial", "comment")
-
-
-@dataclass(frozen=True)
-class Change:
-    """`action` is add, change or retire; `detail` says from what to what."""
-
-    action: str
-    kind: str
-    name: str
-    detail: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.action:<6} {self.kind} {self.name}" + (f": {self.detail}" if self.detail else "")
+BATCH = 2000
 
 
-class _TakenBack(Exception):
-    """Ends the transaction of a dry run."""
+def read_manifest(data: bytes, *, file: str) -> Manifest:
+    """Parse it, with the node types of the catalogue known. Raises ManifestError."""
+    types = dict(NodeType.objects.values_list("name", "height_u"))
+    return parse_manifest(data, file=file, known_types=types)
 
 
-def load_manifest(manifest: SiteManifest, *, by: Any, dry_run: bool = False) -> list[Change]:
-    """All or nothing. Nodes of the site's halls that are no longer listed are retired, never deleted.
+def plan_manifest(manifest: Manifest) -> Plan:
+    """What loading it would change. Raises InvalidInput for what cannot be done."""
+    return plan_changes(manifest).plan
 
-    `by` None is the command line of the server. Raises NotAllowed, and InvalidInput for what only the rows can tell.
-    """
+
+@transaction.atomic
+def load_manifest(manifest: Manifest, *, by: Any) -> Plan:
+    """Change what differs, all or nothing; loading the same again changes nothing. `by` None is the command line."""
     if by is not None:
         require("inventory.edit", site_roles(by))
-    changes: list[Change] = []
-    try:
-        with transaction.atomic():
-            changes = _load(manifest)
-            if changes and not dry_run:
-                site = Site.objects.get(region__name=manifest.region, name=manifest.site)
-                record("manifest.load", by=by, target=site, after={"changes": len(changes)})
-            if dry_run:
-                raise _TakenBack
-    except _TakenBack:
-        pass
-    except IntegrityError as error:
-        raise InvalidInput({"manifest": f"two nodes would stand in one place: {str(error).splitlines()[0]}"}) from None
-    return changes
+    # One load at a time: two that each see the other's half would both be wrong.
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtext('switchyard.manifest'))")
+    planned = plan_changes(manifest)
+    _Writer(planned).write()
+    _write_audit(planned, by)
+    return planned.plan
 
 
-def _load(manifest: SiteManifest) -> list[Change]:
-    changes: list[Change] = []
-    region, is_new = Region.objects.get_or_create(name=manifest.region)
-    _note(changes, is_new, "region", region.name)
-    site, is_new = Site.objects.get_or_create(
-        region=region, name=manifest.site, defaults={"time_zone": manifest.time_zone}
-    )
-    _note(changes, is_new, "site", site.name)
-    changes += _update(site, "site", {"time_zone": manifest.time_zone})
-    clusters: dict[str, Cluster] = {}
-    for entry in manifest.clusters:
-        values = {"title": entry.title, "scheduler": entry.scheduler, "site": site}
-        # A cluster from a manifest is a place first; it is polled once an operator has told how, and switched it on.
-        cluster, is_new = Cluster.objects.get_or_create(name=entry.name, defaults={**values, "is_enabled": False})
-        _note(changes, is_new, "cluster", cluster.name)
-        if not is_new:
-            changes += _update(cluster, "cluster", {"title": entry.title, "site": site})
-        clusters[entry.name] = cluster
-    racks: dict[str, tuple[Rack, RackEntry]] = {}
-    for hall_entry in manifest.halls:
-        hall, is_new = Hall.objects.get_or_create(site=site, name=hall_entry.name)
-        _note(changes, is_new, "hall", hall.name)
-        changes += _load_racks(hall, hall_entry.racks, racks)
-    placed = [(entry, rack) for rack, rack_entry in racks.values() for entry in rack_entry.nodes]
-    changes += _load_nodes(placed, clusters)
-    changes += _retire(site, {(clusters[e.cluster].pk if e.cluster else None, e.name) for e, _ in placed})
-    return changes
+class _Writer:
+    def __init__(self, planned: Planned) -> None:
+        self.plan, self.rows, self.retired = planned.plan, planned.rows, planned.retired
+        self.now = timezone.now()
+
+    def write(self) -> None:
+        for change in self.plan.changes:
+            if change.verb != "retire" and change.kind not in {"node", "partition", "rack"}:
+                self._save_one(change)
+        self._save_many("rack", ("hall", *RACK_FIELDS))
+        gone = [self.rows["node", c.path].pk for c in self.plan.changes if c.verb == "retire" and c.kind == "node"]
+        Node.objects.filter(pk__in=gone).update(retired_at=self.now, updated_at=self.now)
+        self._save_nodes()
+        self._save_many("partition", ("cluster", *PARTITION_FIELDS))
+        for change in self.plan.changes:
+            if change.verb == "retire" and change.kind != "node":
+                row = self.rows[change.kind, change.path]
+                type(row).objects.filter(pk=row.pk).update(retired_at=self.now, updated_at=self.now)
+            elif change.kind == "partition" and "nodes" in change.after:
+                members = [self.rows["node", (change.path[0], name)].pk for name in change.after["nodes"]]
+                self.rows["partition", change.path].nodes.set(members)
+
+    def _save_one(self, change: Change) -> None:
+        key = (change.kind, change.path)
+        row = self.rows.get(key) or MODELS[change.kind](name=change.path[-1])
+        for name, value in self._columns(change).items():
+            setattr(row, name, value)
+        if change.kind == "cluster" and row.pk is None:
+            row.is_enabled = False  # an operator switches it on once its scheduler can be reached
+        if key in self.retired:
+            row.retired_at = None
+        row.save()
+        self.rows[key] = row
+
+    def _save_many(self, kind: str, fields: Iterable[str]) -> None:
+        new, changed = [], []
+        for change in self.plan.changes:
+            if change.kind != kind or change.verb == "retire":
+                continue
+            row = self.rows.get((kind, change.path))
+            (new if row is None else changed).append(row := row or MODELS[kind](name=change.path[-1]))
+            for name, value in self._columns(change).items():
+                setattr(row, name, value)
+            if change.verb == "add":
+                self._begin(row)
+            row.updated_at = self.now
+            self.rows[kind, change.path] = row
+        model: Any = MODELS[kind]
+        model.objects.bulk_create(new, batch_size=BATCH)
+        model.objects.bulk_update(changed, [*fields, "retired_at", "updated_at"], batch_size=BATCH)
+
+    def _begin(self, row: Any) -> None:
+        """A thing that is new, or comes back."""
+        row.retired_at = None
+        if isinstance(row, Node):
+            row.state, row.reason, row.flags, row.state_since = NodeState.PLANNED, "", [], self.now
+
+    def _columns(self, change: Change) -> dict[str, Any]:
+        """A change's values as a row holds them: names of other things become rows, and the parent comes along."""
+        values = dict(change.after)
+        values.pop("nodes", None)
+        parent = {"site": "region", "hall": "site", "rack": "hall"}.get(change.kind)
+        if parent:
+            values[parent] = self.rows[parent, change.path[:-1]]
+        if change.kind in {"partition", "node"}:
+            values["cluster"] = self.rows["cluster", change.path[:1]]
+        if change.kind == "cluster" and "site" in values:
+            values["site"] = self.rows["site", values["site"]]
+        if change.kind == "node type" and "accelerator" in values:
+            name = values.pop("accelerator")
+            values["accelerator_model"] = AcceleratorModel.objects.get(name=name) if name else None
+        if "rack" in values:
+            values["rack"] = self.rows["rack", values["rack"]] if values["rack"] else None
+        if "type" in values:
+            kind = values.pop("type")
+            values["node_type"] = self.rows["node type", (kind,)] if kind else None
+        return values
+
+    def _save_nodes(self) -> None:
+        mine = [change for change in self.plan.changes if change.kind == "node" and change.verb != "retire"]
+        # Nodes that change places must all leave theirs first, or two that swap would stand in each other's way.
+        moving = [c for c in mine if not {"rack", "position_u", "height_u"}.isdisjoint(c.after)]
+        leaving = [self.rows["node", c.path].pk for c in moving if ("node", c.path) in self.rows]
+        Node.objects.filter(pk__in=leaving).update(position_u=None)
+        fields = ("cluster", "node_type", "rack", *NODE_FIELDS, "state", "reason", "flags", "state_since")
+        self._save_many("node", fields)
+        begun = [self.rows["node", change.path] for change in mine if change.verb == "add"]
+        NodeStateChange.objects.bulk_create(
+            [NodeStateChange(node=node, at=self.now, state=node.state, source="manifest") for node in begun],
+            batch_size=BATCH,
+        )
+        self._copy_hardware()
+
+    def _copy_hardware(self) -> None:
+        """A node has what its type says; what the type leaves open is for the scheduler to tell."""
+        changed = []
+        for (kind, _path), node in self.rows.items():
+            if kind != "node" or node.node_type is None:
+                continue
+            of_type = node.node_type
+            facts = {
+                "cpus": of_type.cpus or node.cpus,
+                "memory_bytes": of_type.memory_bytes or node.memory_bytes,
+                "accelerator_count": of_type.accelerators_per_node,
+            }
+            if any(getattr(node, name) != value for name, value in facts.items()):
+                for name, value in facts.items():
+                    setattr(node, name, value)
+                changed.append(node)
+        Node.objects.bulk_update(changed, ["cpus", "memory_bytes", "accelerator_count"], batch_size=BATCH)
 
 
-def _load_racks(hall: Hall, entries: Iterable[RackEntry], racks: dict[str, tuple[Rack, RackEntry]]) -> list[Change]:
-    changes = []
-    known = {rack.name: rack for rack in Rack.objects.filter(hall=hall)}
-    new = []
-    for entry in entries:
-        values = {
-            "row": entry.row,
-            "place": entry.place,
-            "height_u": entry.height_u,
-            "power_limit_w": entry.power_limit_w,
-        }
-        rack = known.get(entry.name)
-        if rack is None:
-            rack = Rack(hall=hall, name=entry.name, **values)
-            new.append(rack)
-            changes.append(Change("add", "rack", f"{hall.name}/{entry.name}"))
-        else:
-            changes += _update(rack, "rack", values)
-        racks[f"{hall.name}/{entry.name}"] = (rack, entry)
-    Rack.objects.bulk_create(new, batch_size=_BATCH)
-    return changes
-
-
-def _load_nodes(placed: list[tuple[NodeEntry, Rack]], clusters: dict[str, Cluster]) -> list[Change]:
-    types = {t.name: t for t in NodeType.objects.all()}
-    names = [entry.name for entry, _ in placed]
-    known = {(n.cluster_id, n.name): n for n in Node.objects.filter(name__in=names).select_related("node_type", "rack")}
-    changes: list[Change] = []
-    new: list[Node] = []
-    moved: list[Node] = []
-    for entry, rack in placed:
-        cluster = clusters[entry.cluster] if entry.cluster else None
-        node_type = types.get(entry.type) if entry.type else None
-        values = {
-            "rack_id": rack.pk,
-            "position_u": entry.position_u,
-            "height_u": entry.height_u,
-            "face": entry.face,
-            "node_type_id": node_type.pk if node_type else None,
-            "serial": entry.serial,
-            "comment": entry.comment,
-        }
-        node = known.get((cluster.pk if cluster else None, entry.name))
-        if node is None:
-            node = Node(cluster=cluster, name=entry.name, state=NodeState.PLANNED, **values)
-            if node_type is not None:
-                node.memory_bytes, node.cpus = node_type.memory_bytes, node_type.cpus
-                node.accelerator_count = node_type.accelerators_per_node
-            new.append(node)
-            changes.append(Change("add", "node", entry.name, f"rack {rack.name}, U {entry.position_u or '—'}"))
-            continue
-        words = [
-            f"{name.removesuffix('_id')} {getattr(node, name) or '—'} → {value or '—'}"
-            for name, value in values.items()
-            if getattr(node, name) != value
-        ]
-        if words or node.retired_at is not None:
-            changes.append(Change("change", "node", entry.name, ", ".join(words) or "is back"))
-            for name, value in values.items():
-                setattr(node, name, value)
-            node.retired_at = None
-            moved.append(node)
-    # Two nodes may swap places, so all that move are lifted out first.
-    Node.objects.filter(pk__in=[node.pk for node in moved]).update(rack=None, position_u=None)
-    fields = [name.removesuffix("_id") for name in _NODE_FIELDS]
-    Node.objects.bulk_update(moved, [*fields, "retired_at"], batch_size=_BATCH)
-    Node.objects.bulk_create(new, batch_size=_BATCH)
-    now = timezone.now()
-    NodeStateChange.objects.bulk_create(
-        [
-            NodeStateChange(node=n, at=now, state=n.state, reason="listed in the manifest", source="manifest")
-            for n in new
-        ],
-        batch_size=_BATCH,
-    )
-    return changes
-
-
-def _retire(site: Site, listed: set[tuple[int | None, str]]) -> list[Change]:
-    now, gone = timezone.now(), []
-    for node in Node.objects.filter(rack__hall__site=site, retired_at__isnull=True).select_related("rack"):
-        if (node.cluster_id, node.name) not in listed:
-            gone.append(node)
-    Node.objects.filter(pk__in=[node.pk for node in gone]).update(retired_at=now)
-    NodeStateChange.objects.bulk_create(
-        [NodeStateChange(node=n, at=now, state="retired", reason="no longer listed", source="manifest") for n in gone]
-    )
-    return [Change("retire", "node", node.name, f"rack {node.rack}") for node in gone]
-
-
-def _update(row: Any, kind: str, values: dict[str, Any]) -> list[Change]:
-    words = [f"{name} {getattr(row, name)} → {value}" for name, value in values.items() if getattr(row, name) != value]
-    if not words:
-        return []
-    for name, value in values.items():
-        setattr(row, name, value)
-    row.save(update_fields=list(values))
-    return [Change("change", kind, row.name, ", ".join(words))]
-
-
-def _note(changes: list[Change], is_new: bool, kind: str, name: str) -> None:
-    if is_new:
-        changes.append(Change("add", kind, name))
-
-
-# -- tables -----------------------------------------------------------------------------------------------------------
-
-_COLUMNS = ("name", "cluster", "rack", "position", "face", "u_height", "serial", "comment", "node_type")
-
-
-def import_nodes(data: bytes, hall: Hall, *, by: Any, dry_run: bool = False) -> list[Change]:
-    """Nodes from a CSV table with a header: name, and any of cluster, rack, position, face, u_height, serial, comment,
-    node_type; other columns are left alone. Racks that are missing in the hall are made. All or nothing.
-    """
-    if by is not None:
-        require("inventory.edit", site_roles(by))
-    entries = list(_read_table(data))
-    changes: list[Change] = []
-    try:
-        with transaction.atomic():
-            clusters = {c.name: c for c in Cluster.objects.all()}
-            unknown = {e.cluster for e, _ in entries if e.cluster and e.cluster not in clusters}
-            for name in sorted(unknown):
-                clusters[name] = Cluster.objects.create(name=name, scheduler="none", is_enabled=False, site=hall.site)
-                changes.append(Change("add", "cluster", name))
-            racks: dict[str, tuple[Rack, RackEntry]] = {}
-            known = {r.name: r.height_u for r in Rack.objects.filter(hall=hall)}
-            wanted = [
-                RackEntry(name, height_u=known.get(name, 42)) for name in dict.fromkeys(r for _, r in entries if r)
-            ]
-            changes += _load_racks_by_name(hall, wanted, racks)
-            changes += _load_nodes([(e, racks[f"{hall.name}/{r}"][0]) for e, r in entries if r], clusters)
-            record("nodes.import", by=by, target=hall, after={"nodes": len(entries), "changes": len(changes)})
-            if dry_run:
-                raise _TakenBack
-    except _TakenBack:
-        pass
-    except IntegrityError as error:
-        raise InvalidInput({"file": f"two nodes would stand in one place: {str(error).splitlines()[0]}"}) from None
-    return changes
-
-
-def _load_racks_by_name(hall: Hall, entries: list[RackEntry], racks: dict[str, tuple[Rack, RackEntry]]) -> list[Change]:
-    """A table knows racks by name only: what else is known of one stays."""
-    present = {rack.name: rack for rack in Rack.objects.filter(hall=hall)}
-    missing = [entry for entry in entries if entry.name not in present]
-    changes = _load_racks(hall, missing, racks)
-    racks |= {f"{hall.name}/{e.name}": (present[e.name], e) for e in entries if e.name in present}
-    return changes
-
-
-def _read_table(data: bytes) -> Iterable[tuple[NodeEntry, str]]:
-    try:
-        # A byte order mark is not part of the first column's name.
-        text = data.decode("utf-16" if data[:2] in {b"\xff\xfe", b"\xfe\xff"} else "utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidInput({"file": f"this is not UTF-8 text (byte {error.start})."}) from None
-    first = text.splitlines()[0] if text.strip() else ""
-    reader = csv.DictReader(
-        io.StringIO(text, newline=""), delimiter=";" if first.count(";") > first.count(",") else ","
-    )
-    header = [name.strip().lower() for name in reader.fieldnames or []]
-    reader.fieldnames = header
-    if len(set(header)) != len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise InvalidInput({"file": f"line 1: the column {twice!r} is there twice."})
-    for name in ("name", "rack"):
-        if name not in header:
-            raise InvalidInput({"file": f"line 1: there is no column {name!r}; there is: {', '.join(header)[:200]}."})
-    problems = []
-    for row in reader:
-        values = {name: (row.get(name) or "").strip() for name in _COLUMNS}
-        line = reader.line_num
-        if not any(values.values()):
-            continue
-        try:
-            yield _entry(values, line), values["rack"]
-        except InvalidInput as error:
-            problems += error.fields["file"]
-    if problems:
-        raise InvalidInput({"file": problems})
-
-
-def _entry(values: dict[str, str], line: int) -> NodeEntry:
-    def number(name: str) -> int | None:
-        text = values[name]
-        if not text:
-            return None
-        if not text.isdecimal() or not 1 <= int(text) <= 100:
-            raise InvalidInput({"file": f"line {line}: {name} {text[:20]!r} is no whole number from 1 to 100."})
-        return int(text)
-
-    if not values["name"] or not values["rack"]:
-        raise InvalidInput({"file": f"line {line}: name and rack must both be given."})
-    return NodeEntry(
-        name=values["name"],
-        type=values["node_type"] or None,
-        cluster=values["cluster"] or None,
-        position_u=number("position"),
-        height_u=number("u_height") or 1,
-        face=values["face"] or "front",
-        serial=values["serial"],
-        comment=values["comment"],
-    )
+def _write_audit(planned: Planned, by: Any) -> None:
+    """A row for each thing that changed, so that each has its whole history."""
+    entries = [
+        AuditEntry(
+            **audit_fields(
+                f"{change.kind.replace(' ', '_')}.{'edit' if change.verb == 'change' else change.verb}",
+                by=by,
+                target=planned.rows[change.kind, change.path],
+                before=change.before,
+                after=change.after,
+            )
+        )
+        for change in planned.plan.changes
+    ]
+    AuditEntry.objects.bulk_create(entries, batch_size=BATCH)

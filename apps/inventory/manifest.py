@@ -1,366 +1,495 @@
-"""The site manifest: one YAML file that says what stands where. Pure: text in, dataclasses or exact complaints out.
+"""The site manifest: a YAML file that says what a site is made of, read into dataclasses. Pure.
 
-region: eu-north
-site: {name: Aurland, time_zone: Europe/Oslo}
-clusters:
-  - {name: alpha, title: Alpha, scheduler: slurm}
-halls:
-  - name: H1
-    racks:
-      - names: A[01-04]              # ranges as Slurm writes them
-        row: A
-        height_u: 48
-        nodes:
-          - {names: "gpu[001-016]", type: DGX H100, cluster: alpha, per_rack: 4, first_u: 1, height_u: 8}
+Every value is checked, and every mistake is told with its line and the path of its field; see examples/site.yaml for
+the form. What it says of machines and places wins over what a scheduler reports; a node's state is the scheduler's.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-from zoneinfo import available_timezones
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from zoneinfo import ZoneInfo
 
 import yaml
-from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from apps.core.errors import InvalidInput
+from apps.core.units import parse_duration, parse_memory
+from apps.inventory.marked_yaml import Problem, Reader, Unreadable, compose, line_of
+from apps.inventory.noderange import MAX_NAMES, is_range, node_names
 
-MAX_BYTES = 5_000_000
-MAX_NODES = 100_000
-MAX_RACKS = 10_000
-_FACES = ("front", "rear")
+MAX_RACKS = 5_000
+MAX_U = 100
+_BIG = 2**31 - 1
 
-
-class Complaint(NamedTuple):
-    """What is wrong, where: `field` is a dotted path like `halls.0.racks.2.nodes.0.first_u`."""
-
-    file: str
-    line: int
-    field: str
-    message: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.file}:{self.line}: {self.field}: {self.message}"
-            if self.field
-            else f"{self.file}:{self.line}: {self.message}"
-        )
-
-
-class ManifestError(InvalidInput):
-    """All that is wrong with a manifest, in the order of its lines."""
-
-    def __init__(self, complaints: list[Complaint]) -> None:
-        self.complaints = sorted(complaints, key=lambda c: c.line)
-        super().__init__({"manifest": [str(complaint) for complaint in self.complaints]})
+RackKey = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
-class ClusterEntry:
+class RackEntry:
+    """`key` is region, site, hall, rack."""
+
+    key: RackKey
+    row: str
+    place: int | None
+    height_u: int
+    power_limit_w: int | None
+    line: int
+
+
+@dataclass(frozen=True)
+class NodeTypeEntry:
     name: str
-    title: str = ""
-    scheduler: str = "none"
+    vendor: str
+    accelerator_model: str | None
+    accelerators_per_node: int
+    cpu_model: str
+    cpus: int | None
+    memory_bytes: int | None
+    height_u: int
+    power_max_w: int | None
+    line: int
 
 
 @dataclass(frozen=True)
 class NodeEntry:
     name: str
-    type: str | None
-    cluster: str | None
+    node_type: str | None
+    rack: RackKey | None
     position_u: int | None
     height_u: int
-    face: str = "front"
-    serial: str = ""
-    comment: str = ""
+    face: str
+    serial: str
+    comment: str
+    line: int
 
 
 @dataclass(frozen=True)
-class RackEntry:
+class PartitionEntry:
     name: str
-    row: str = ""
-    place: int | None = None
-    height_u: int = 42
-    power_limit_w: int | None = None
-    nodes: tuple[NodeEntry, ...] = ()
+    is_default: bool
+    max_time_s: int | None
+    max_nodes_per_job: int | None
+    max_cpus_per_node: int | None
+    max_memory_bytes_per_node: int | None
+    max_accelerators_per_node: int | None
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class HallEntry:
+class ClusterEntry:
     name: str
-    racks: tuple[RackEntry, ...] = ()
+    title: str
+    scheduler: str
+    site: tuple[str, str]
+    partitions: tuple[PartitionEntry, ...]
+    nodes: tuple[NodeEntry, ...]
 
 
 @dataclass(frozen=True)
-class SiteManifest:
-    region: str
-    site: str
-    time_zone: str = "UTC"
-    clusters: tuple[ClusterEntry, ...] = ()
-    halls: tuple[HallEntry, ...] = ()
+class Manifest:
+    """`sites` maps (region, site) to its time zone; `halls` are (region, site, hall)."""
+
+    regions: tuple[str, ...]
+    sites: Mapping[tuple[str, str], str]
+    halls: tuple[tuple[str, str, str], ...]
+    racks: Mapping[RackKey, RackEntry]
+    node_types: Mapping[str, NodeTypeEntry]
+    clusters: Mapping[str, ClusterEntry]
 
 
-def node_names(text: str, field: str = "names", limit: int = MAX_NODES) -> list[str]:
-    """`gpu[001-128,200]` -> names, as Slurm writes them. Raises InvalidInput on `field`."""
-    if not text.strip() or any(c in text for c in "@!&^ \t\n") or not text.isprintable():
-        raise InvalidInput({field: f"{text[:80]!r} is no list of names; write it like gpu[001-128,200]."})
+class ManifestError(InvalidInput):
+    """What is wrong with a manifest, in the order of its lines."""
+
+    def __init__(self, problems: list[Problem], file: str) -> None:
+        self.problems = sorted(problems)
+        self.file = file
+        super().__init__({"manifest": [str(problem) for problem in self.problems]})
+
+    def lines(self) -> list[str]:
+        """`site.yaml:12: clusters[0].name: message`, as compilers write it."""
+        return [
+            f"{self.file}:{p.line}: {p.field}: {p.message}" if p.field else f"{self.file}:{p.line}: {p.message}"
+            for p in self.problems
+        ]
+
+
+def parse_manifest(data: bytes, *, file: str = "manifest", known_types: Mapping[str, int] | None = None) -> Manifest:
+    """Read a whole manifest. `known_types` are node types that need not be defined in it, with their height in U.
+
+    Raises ManifestError with all that is wrong.
+    """
+    reader = Reader()
     try:
-        names = NodeSet(text, resolver=None)
-        if len(names) > limit:
-            raise InvalidInput({field: f"{text[:80]!r} names {len(names):,}; {limit:,} is the limit."})
-        return [str(name) for name in names]
-    except NodeSetException as error:
-        raise InvalidInput({field: f"{text[:80]!r} is no list of names: {error}"}) from None
-
-
-def parse_manifest(text: str, file: str = "site.yaml", known_types: set[str] | None = None) -> SiteManifest:
-    """Raises ManifestError with every complaint. `known_types`: names of node types, None to take any."""
-    if len(text.encode("utf-8", "replace")) > MAX_BYTES:
-        raise ManifestError([Complaint(file, 1, "", f"the file is larger than {MAX_BYTES // 1_000_000} MB")])
-    try:
-        for token in yaml.scan(text, Loader=yaml.SafeLoader):
-            if isinstance(token, yaml.AliasToken | yaml.AnchorToken):
-                where = token.start_mark.line + 1
-                raise ManifestError(
-                    [Complaint(file, where, "", "anchors and aliases (& and *) are not understood here")]
-                )
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ManifestError([Complaint(file, line, "", f"this is not YAML: {error.problem}")]) from None
-    except yaml.YAMLError as error:
-        raise ManifestError([Complaint(file, 1, "", f"this is not YAML: {error}")]) from None
-    except RecursionError:
-        raise ManifestError([Complaint(file, 1, "", "it is nested too deeply")]) from None
-    reader = _Reader(file, known_types)
-    manifest = reader.read(root)
-    if reader.complaints:
-        raise ManifestError(reader.complaints)
-    assert manifest is not None
+        manifest = _Parser(reader, dict(known_types or {})).manifest(compose(data))
+    except Unreadable as error:
+        raise ManifestError([error.problem], file) from None
+    if reader.problems:
+        raise ManifestError(reader.problems, file)
     return manifest
 
 
-@dataclass
-class _Reader:
-    """Walks YAML nodes, which know their lines, and gathers complaints instead of stopping at the first."""
+class _Parser:
+    """One pass over the tree; what was read so far is what later entries may refer to."""
 
-    file: str
-    known_types: set[str] | None
-    complaints: list[Complaint] = field(default_factory=list)
-    node_count: int = 0
-    seen_nodes: dict[tuple[str | None, str], int] = field(default_factory=dict)
+    def __init__(self, reader: Reader, heights_u: dict[str, int]) -> None:
+        self.read = reader
+        self.heights_u = heights_u
+        self.sites: dict[tuple[str, str], str] = {}
+        self.halls: dict[tuple[str, str, str], int] = {}
+        self.racks: dict[RackKey, RackEntry] = {}
+        self.types: dict[str, NodeTypeEntry] = {}
+        self.clusters: dict[str, ClusterEntry] = {}
+        self.node_count = 0
+        # Units of each rack that are taken, by which node, on which line.
+        self.taken: dict[RackKey, dict[int, tuple[str, int]]] = {}
 
-    def read(self, root: yaml.Node | None) -> SiteManifest | None:
-        if root is None:
-            self.complain(None, "", "the file is empty")
-            return None
-        top = self.mapping(root, "", {"region", "site", "clusters", "halls"}, {"region", "site"})
-        site = self.mapping(top.get("site"), "site", {"name", "time_zone"}, {"name"}) if "site" in top else {}
-        time_zone = self.text(site.get("time_zone"), "site.time_zone", "UTC")
-        if time_zone not in available_timezones():
-            self.complain(site.get("time_zone"), "site.time_zone", f"{time_zone!r} is no time zone, like Europe/Oslo")
-        clusters = [
-            self.cluster(node, f"clusters.{n}") for n, node in enumerate(self.sequence(top.get("clusters"), "clusters"))
-        ]
-        self.unique([c.name for c in clusters], top.get("clusters"), "clusters", "cluster")
-        names = {cluster.name for cluster in clusters}
-        halls = tuple(
-            self.hall(node, f"halls.{n}", names) for n, node in enumerate(self.sequence(top.get("halls"), "halls"))
+    def manifest(self, root: yaml.Node) -> Manifest:
+        top = {"version": True, "regions": True, "node_types": False, "clusters": False}
+        values = self.read.mapping(root, "", top) or {}
+        if (
+            "version" in values
+            and self.read.number(values["version"], "version", low=1, high=1) is None
+            and not self.read.problems
+        ):
+            self.read.fail(values["version"], "version", "Write version: 1.")
+        regions: dict[str, int] = {}
+        for where, node in self.read.sequence(values.get("regions"), "regions"):
+            self._region(node, where, regions)
+        for where, node in self.read.sequence(values.get("node_types"), "node_types"):
+            self._node_type(node, where)
+        for where, node in self.read.sequence(values.get("clusters"), "clusters"):
+            self._cluster(node, where)
+        return Manifest(tuple(regions), self.sites, tuple(self.halls), self.racks, self.types, self.clusters)
+
+    def _region(self, node: yaml.Node, where: str, regions: dict[str, int]) -> None:
+        values = self.read.mapping(node, where, {"name": True, "sites": False})
+        if values is None:
+            return
+        name = self._name(values, where)
+        if name and self._is_new(node, where, name, regions, "region"):
+            for inner, site in self.read.sequence(values.get("sites"), f"{where}.sites"):
+                self._site(site, inner, name)
+
+    def _site(self, node: yaml.Node, where: str, region: str) -> None:
+        values = self.read.mapping(node, where, {"name": True, "time_zone": False, "halls": False})
+        if values is None:
+            return
+        name = self._name(values, where)
+        zone = self.read.text(values.get("time_zone"), f"{where}.time_zone", max_length=64, default="UTC")
+        if not _is_zone(zone):
+            self.read.fail(values["time_zone"], f"{where}.time_zone", f"There is no time zone {zone!r}.")
+        if not name:
+            return
+        if (region, name) in self.sites:
+            self.read.fail(node, f"{where}.name", f"There is a site {name!r} in this region already.")
+            return
+        self.sites[region, name] = zone
+        for inner, hall in self.read.sequence(values.get("halls"), f"{where}.halls"):
+            self._hall(hall, inner, (region, name))
+
+    def _hall(self, node: yaml.Node, where: str, site: tuple[str, str]) -> None:
+        values = self.read.mapping(node, where, {"name": True, "racks": False})
+        if values is None:
+            return
+        name = self._name(values, where)
+        if name and self._is_new(node, where, (*site, name), self.halls, "hall"):
+            for inner, rack in self.read.sequence(values.get("racks"), f"{where}.racks"):
+                self._racks(rack, inner, (*site, name))
+
+    def _racks(self, node: yaml.Node, where: str, hall: tuple[str, str, str]) -> None:
+        keys = {"names": True, "row": False, "place": False, "height_u": False, "power_limit_w": False}
+        values = self.read.mapping(node, where, keys)
+        if values is None or "names" not in values:
+            return
+        names = self._names(values["names"], f"{where}.names")
+        row = self.read.text(values.get("row"), f"{where}.row", max_length=20)
+        place = self.read.number(values.get("place"), f"{where}.place", low=0, high=30_000)
+        height_u = self.read.number(values.get("height_u"), f"{where}.height_u", low=1, high=MAX_U) or 42
+        power = self.read.number(values.get("power_limit_w"), f"{where}.power_limit_w", low=1, high=_BIG)
+        if len(self.racks) + len(names) > MAX_RACKS:
+            self.read.fail(values["names"], f"{where}.names", f"These are more than {MAX_RACKS:,} racks in all.")
+            return
+        for number, name in enumerate(names):
+            key = (*hall, name)
+            if key in self.racks:
+                also = self.racks[key].line
+                self.read.fail(
+                    values["names"], f"{where}.names", f"Rack {name} stands in this hall already, on line {also}."
+                )
+                continue
+            at = None if place is None else place + number
+            self.racks[key] = RackEntry(key, row, at, height_u, power, line_of(node))
+
+    def _node_type(self, node: yaml.Node, where: str) -> None:
+        keys = {"name": True, "vendor": False, "accelerator": False, "accelerators_per_node": False}
+        keys |= {"cpu_model": False, "cpus": False, "memory": False, "height_u": False, "power_max_w": False}
+        values = self.read.mapping(node, where, keys)
+        if values is None:
+            return
+        name = self._name(values, where)
+
+        def number(key: str, low: int, high: int) -> int | None:
+            return self.read.number(values.get(key), f"{where}.{key}", low=low, high=high)
+
+        def text(key: str, max_length: int) -> str:
+            return self.read.text(values.get(key), f"{where}.{key}", max_length=max_length)
+
+        entry = NodeTypeEntry(
+            name=name,
+            vendor=text("vendor", 60),
+            accelerator_model=text("accelerator", 80) or None,
+            accelerators_per_node=number("accelerators_per_node", 0, 1024) or 0,
+            cpu_model=text("cpu_model", 100),
+            cpus=number("cpus", 1, 100_000),
+            memory_bytes=self._memory(values.get("memory"), f"{where}.memory"),
+            height_u=number("height_u", 1, MAX_U) or 1,
+            power_max_w=number("power_max_w", 1, _BIG),
+            line=line_of(node),
         )
-        self.unique([h.name for h in halls], top.get("halls"), "halls", "hall")
-        return SiteManifest(
-            region=self.text(top.get("region"), "region"),
-            site=self.text(site.get("name"), "site.name"),
-            time_zone=time_zone,
-            clusters=tuple(clusters),
-            halls=halls,
-        )
+        if name in self.types:
+            also = self.types[name].line
+            self.read.fail(node, f"{where}.name", f"There is a node type {name!r} already, on line {also}.")
+        elif name:
+            self.types[name] = entry
+            self.heights_u[name] = entry.height_u
 
-    def cluster(self, node: yaml.Node, path: str) -> ClusterEntry:
-        given = self.mapping(node, path, {"name", "title", "scheduler"}, {"name"})
-        return ClusterEntry(
-            name=self.text(given.get("name"), f"{path}.name"),
-            title=self.text(given.get("title"), f"{path}.title", ""),
-            scheduler=self.text(given.get("scheduler"), f"{path}.scheduler", "none"),
-        )
-
-    def hall(self, node: yaml.Node, path: str, clusters: set[str]) -> HallEntry:
-        given = self.mapping(node, path, {"name", "racks"}, {"name"})
-        racks: list[RackEntry] = []
-        for n, rack in enumerate(self.sequence(given.get("racks"), f"{path}.racks")):
-            racks += self.racks(rack, f"{path}.racks.{n}", clusters)
-        if len(racks) > MAX_RACKS:
-            self.complain(given.get("racks"), f"{path}.racks", f"{len(racks):,} racks; {MAX_RACKS:,} is the limit")
-        self.unique([rack.name for rack in racks], given.get("racks"), f"{path}.racks", "rack")
-        return HallEntry(self.text(given.get("name"), f"{path}.name"), tuple(racks))
-
-    def racks(self, node: yaml.Node, path: str, clusters: set[str]) -> list[RackEntry]:
-        given = self.mapping(node, path, {"name", "names", "row", "place", "height_u", "power_limit_w", "nodes"}, set())
-        names = self.names(given, node, path, MAX_RACKS)
-        height_u = self.number(given.get("height_u"), f"{path}.height_u", 42, 1, 100) or 42
-        first_place = self.number(given.get("place"), f"{path}.place", None, 0, 10_000)
-        filled: dict[str, list[NodeEntry]] = {name: [] for name in names}
-        for n, group in enumerate(self.sequence(given.get("nodes"), f"{path}.nodes")):
-            for rack_name, entry in self.nodes(group, f"{path}.nodes.{n}", names, height_u, clusters):
-                filled[rack_name].append(entry)
-        for name, entries in filled.items():
-            self.no_overlap(entries, given.get("nodes"), f"{path}.nodes", name)
-        return [
-            RackEntry(
-                name=name,
-                row=self.text(given.get("row"), f"{path}.row", ""),
-                place=None if first_place is None else first_place + n,
-                height_u=height_u,
-                power_limit_w=self.number(given.get("power_limit_w"), f"{path}.power_limit_w", None, 1, 10_000_000),
-                nodes=tuple(filled[name]),
+    def _cluster(self, node: yaml.Node, where: str) -> None:
+        keys = {"name": True, "title": False, "scheduler": True, "site": True, "partitions": False, "nodes": False}
+        values = self.read.mapping(node, where, keys)
+        if values is None:
+            return
+        name = self._name(values, where, max_length=60)
+        if name and not all(c.isascii() and (c.isalnum() or c in "-_") for c in name):
+            self.read.fail(values["name"], f"{where}.name", "Use letters, digits, - and _ only.")
+        site = self._site_ref(values.get("site"), f"{where}.site")
+        nodes: dict[str, NodeEntry] = {}
+        for inner, entry in self.read.sequence(values.get("nodes"), f"{where}.nodes"):
+            self._nodes(entry, inner, site, nodes)
+        partitions: dict[str, PartitionEntry] = {}
+        for inner, entry in self.read.sequence(values.get("partitions"), f"{where}.partitions"):
+            self._partition(entry, inner, nodes, partitions)
+        if name in self.clusters:
+            self.read.fail(node, f"{where}.name", f"There is a cluster {name!r} already.")
+        elif name and site:
+            title = self.read.text(values.get("title"), f"{where}.title", max_length=120)
+            scheduler = self.read.text(values.get("scheduler"), f"{where}.scheduler", max_length=20)
+            self.clusters[name] = ClusterEntry(
+                name, title, scheduler, site, tuple(partitions.values()), tuple(nodes.values())
             )
-            for n, name in enumerate(names)
-        ]
 
-    def nodes(
-        self, node: yaml.Node, path: str, racks: list[str], rack_height_u: int, clusters: set[str]
-    ) -> Iterator[tuple[str, NodeEntry]]:
-        known = {"name", "names", "type", "cluster", "first_u", "height_u", "per_rack", "face", "serial", "comment"}
-        given = self.mapping(node, path, known, set())
-        names = self.names(given, node, path, MAX_NODES)
+    def _partition(
+        self, node: yaml.Node, where: str, nodes: dict[str, NodeEntry], partitions: dict[str, PartitionEntry]
+    ) -> None:
+        keys = {"name": True, "default": False, "nodes": False, "max_time": False, "max_nodes": False}
+        keys |= {"max_cpus_per_node": False, "max_memory_per_node": False, "max_accelerators_per_node": False}
+        values = self.read.mapping(node, where, keys)
+        if values is None:
+            return
+        name = self._name(values, where)
+        members = self._names(values["nodes"], f"{where}.nodes") if "nodes" in values else ()
+        missing = [one for one in members if one not in nodes]
+        if missing:
+            more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+            self.read.fail(
+                values["nodes"], f"{where}.nodes", f"There is no node {missing[0]}{more} among this cluster's nodes."
+            )
+
+        def number(key: str, high: int = _BIG) -> int | None:
+            return self.read.number(values.get(key), f"{where}.{key}", low=1, high=high)
+
+        entry = PartitionEntry(
+            name=name,
+            is_default=self.read.boolean(values.get("default"), f"{where}.default", default=False),
+            max_time_s=self._duration(values.get("max_time"), f"{where}.max_time"),
+            max_nodes_per_job=number("max_nodes"),
+            max_cpus_per_node=number("max_cpus_per_node"),
+            max_memory_bytes_per_node=self._memory(values.get("max_memory_per_node"), f"{where}.max_memory_per_node"),
+            max_accelerators_per_node=number("max_accelerators_per_node", 1024),
+            nodes=tuple(members),
+        )
+        if name in partitions:
+            self.read.fail(node, f"{where}.name", f"There is a partition {name!r} in this cluster already.")
+        elif entry.is_default and any(other.is_default for other in partitions.values()):
+            self.read.fail(values["default"], f"{where}.default", "Another partition of this cluster is the default.")
+        elif name:
+            partitions[name] = entry
+
+    def _nodes(self, node: yaml.Node, where: str, site: tuple[str, str] | None, nodes: dict[str, NodeEntry]) -> None:
+        keys = {"names": True, "type": False, "hall": False, "racks": False, "positions_u": False, "height_u": False}
+        keys |= {"face": False, "serial": False, "comment": False}
+        values = self.read.mapping(node, where, keys)
+        if values is None or "names" not in values:
+            return
+        names = self._names(values["names"], f"{where}.names")
+        kind = self._type_ref(values.get("type"), f"{where}.type")
+        height_u = self.read.number(values.get("height_u"), f"{where}.height_u", low=1, high=MAX_U)
+        height_u = height_u or self.heights_u.get(kind or "", 1)
+        places = self._places(values, where, site, node)
+        face = self.read.text(values.get("face"), f"{where}.face", max_length=10, default="front")
+        if face not in {"front", "rear"}:
+            self.read.fail(values["face"], f"{where}.face", f"{face!r} is no face of a rack; write front or rear.")
+        serial = self.read.text(values.get("serial"), f"{where}.serial", max_length=100)
+        if serial and len(names) > 1:
+            self.read.fail(values["serial"], f"{where}.serial", "A serial number belongs to one node, not to a range.")
+        comment = self.read.text(values.get("comment"), f"{where}.comment", max_length=500)
+        if places and len(places) < len(names):
+            self.read.fail(
+                values["names"],
+                f"{where}.names",
+                f"These are {len(names):,} nodes, and the racks and positions hold {len(places):,}.",
+            )
         self.node_count += len(names)
-        if self.node_count > MAX_NODES:
-            self.complain(node, path, f"more than {MAX_NODES:,} nodes in one manifest")
+        if self.node_count > MAX_NAMES:
+            self.read.fail(values["names"], f"{where}.names", f"These are more than {MAX_NAMES:,} nodes in all.")
             return
-        type_name = self.text(given.get("type"), f"{path}.type", "") or None
-        if type_name and self.known_types is not None and type_name not in self.known_types:
-            hint = self.hint(type_name, self.known_types)
-            self.complain(
-                given.get("type"), f"{path}.type", f"there is no node type {type_name!r} in the catalogue{hint}"
+        for number, name in enumerate(names):
+            if name in nodes:
+                also = nodes[name].line
+                self.read.fail(values["names"], f"{where}.names", f"Node {name} is listed already, on line {also}.")
+                continue
+            rack, position_u = places[number] if number < len(places) else (None, None)
+            entry = NodeEntry(name, kind, rack, position_u, height_u, face, serial, comment, line_of(node))
+            nodes[name] = entry
+            self._stand(node, where, entry)
+
+    def _stand(self, node: yaml.Node, where: str, entry: NodeEntry) -> None:
+        """Take the node's units of its rack; two nodes cannot share one."""
+        if entry.rack is None or entry.position_u is None:
+            return
+        top_u, height_u = entry.position_u + entry.height_u - 1, self.racks[entry.rack].height_u
+        rack = entry.rack[-1]
+        if top_u > height_u:
+            self.read.fail(
+                node,
+                f"{where}.positions_u",
+                f"{entry.name} would fill U{entry.position_u}-{top_u}; rack {rack} has {height_u}.",
             )
-        cluster = self.text(given.get("cluster"), f"{path}.cluster", "") or None
-        if cluster and cluster not in clusters:
-            hint = self.hint(cluster, clusters)
-            self.complain(given.get("cluster"), f"{path}.cluster", f"cluster {cluster!r} is not listed above{hint}")
-        face = self.text(given.get("face"), f"{path}.face", "front")
-        if face not in _FACES:
-            self.complain(given.get("face"), f"{path}.face", f"{face!r} is no face; use front or rear")
-        height_u = self.number(given.get("height_u"), f"{path}.height_u", 1, 1, 100) or 1
-        first_u = self.number(given.get("first_u"), f"{path}.first_u", None, 1, 100)
-        even = -(-len(names) // len(racks)) if racks else 1
-        per_rack = self.number(given.get("per_rack"), f"{path}.per_rack", even, 1, 100) or 1
-        if racks and per_rack * len(racks) < len(names):
-            text = (
-                f"{len(names):,} nodes do not fit: {len(racks):,} racks x {per_rack} a rack = {per_rack * len(racks):,}"
-            )
-            self.complain(given.get("names") or node, f"{path}.names", text)
             return
-        top = None if first_u is None else first_u - 1 + min(per_rack, len(names)) * height_u
-        if top is not None and top > rack_height_u:
-            text = f"the nodes reach up to U {top}, and the rack has {rack_height_u}"
-            self.complain(given.get("first_u"), f"{path}.first_u", text)
-            return
-        for n, name in enumerate(names):
-            line = self.line(given.get("names") or given.get("name") or node)
-            earlier = self.seen_nodes.setdefault((cluster, name), line)
-            if earlier != line:
-                self.complain(node, f"{path}.names", f"node {name} is there already, on line {earlier}")
+        taken = self.taken.setdefault(entry.rack, {})
+        for unit in range(entry.position_u, top_u + 1):
+            if unit in taken:
+                other, line = taken[unit]
+                also = "" if line == entry.line else f" (line {line})"
+                self.read.fail(
+                    node, f"{where}.positions_u", f"{entry.name} and {other}{also} both fill U{unit} of rack {rack}."
+                )
                 return
-            position = None if first_u is None else first_u + (n % per_rack) * height_u
-            yield (
-                racks[n // per_rack],
-                NodeEntry(
-                    name=name,
-                    type=type_name,
-                    cluster=cluster,
-                    position_u=position,
-                    height_u=height_u,
-                    face=face,
-                    serial=self.text(given.get("serial"), f"{path}.serial", ""),
-                    comment=self.text(given.get("comment"), f"{path}.comment", ""),
-                ),
-            )
+        taken.update(dict.fromkeys(range(entry.position_u, top_u + 1), (entry.name, entry.line)))
 
-    # -- pieces
-
-    def names(self, given: dict[str, yaml.Node], node: yaml.Node, path: str, limit: int) -> list[str]:
-        if ("name" in given) == ("names" in given):
-            self.complain(node, path, "give either name or names")
+    def _places(
+        self, values: dict[str, yaml.Node], where: str, site: tuple[str, str] | None, node: yaml.Node
+    ) -> list[tuple[RackKey | None, int | None]]:
+        """Where the entry's nodes stand, in their order: each rack is filled from its first position to its last."""
+        if "racks" not in values:
+            for key in ("hall", "positions_u"):
+                if key in values:
+                    self.read.fail(values[key], f"{where}.{key}", "This needs racks as well.")
             return []
-        if "name" in given:
-            name = self.text(given["name"], f"{path}.name")
-            return [name] if name else []
-        text = self.text(given["names"], f"{path}.names")
+        names = self._names(values["racks"], f"{where}.racks")
+        if "hall" not in values:
+            self.read.fail(node, f"{where}.hall", "This key is missing: in which hall do the racks stand?")
+            return []
+        hall = self.read.text(values["hall"], f"{where}.hall", max_length=100)
+        if site is None:
+            return []
+        if (*site, hall) not in self.halls:
+            self.read.fail(values["hall"], f"{where}.hall", f"There is no hall {hall!r} at site {site[1]}.")
+            return []
+        missing = [name for name in names if (*site, hall, name) not in self.racks]
+        if missing:
+            self.read.fail(values["racks"], f"{where}.racks", f"There is no rack {missing[0]!r} in {hall}.")
+            return []
+        positions: list[int | None] = []
+        for inner, item in self.read.sequence(values.get("positions_u"), f"{where}.positions_u"):
+            position_u = self.read.number(item, inner, low=1, high=MAX_U)
+            if position_u is not None:
+                positions.append(position_u)
+        if not positions:  # somewhere in the rack: as many as there are
+            return [((*site, hall, name), None) for name in names for _ in range(MAX_U)]
+        return [((*site, hall, name), position_u) for name in names for position_u in positions]
+
+    def _type_ref(self, node: yaml.Node | None, where: str) -> str | None:
+        name = self.read.text(node, where, max_length=100)
+        if name and node is not None and name not in self.heights_u:
+            close = _closest(name, self.heights_u)
+            self.read.fail(node, where, f"There is no node type {name!r}{close}.")
+            return None
+        return name or None
+
+    def _site_ref(self, node: yaml.Node | None, where: str) -> tuple[str, str] | None:
+        name = self.read.text(node, where, max_length=200)
+        if node is None or not name:
+            return None
+        found = [key for key in self.sites if name in {key[1], "/".join(key)}]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            said = f"There are {len(found)} sites {name!r}; write region/site."
+        else:
+            said = f"There is no site {name!r}{_closest(name, {key[1] for key in self.sites})}."
+        self.read.fail(node, where, said)
+        return None
+
+    def _name(self, values: dict[str, yaml.Node], where: str, max_length: int = 100) -> str:
+        if "name" not in values:
+            return ""
+        name = self.read.text(values["name"], f"{where}.name", max_length=max_length)
+        if not name and not any(problem.field == f"{where}.name" for problem in self.read.problems):
+            self.read.fail(values["name"], f"{where}.name", "A name cannot be empty.")
+        return name
+
+    def _is_new(self, node: yaml.Node, where: str, key: object, known: dict, noun: str) -> bool:  # type: ignore[type-arg]
+        if key in known:
+            name = key[-1] if isinstance(key, tuple) else key
+            self.read.fail(node, f"{where}.name", f"There is a {noun} {name!r} already, on line {known[key]}.")
+            return False
+        known[key] = line_of(node)
+        return True
+
+    def _names(self, node: yaml.Node, where: str) -> tuple[str, ...]:
+        text = self.read.text(node, where, max_length=4000)
+        if not text:
+            if not any(problem.field == where for problem in self.read.problems):
+                self.read.fail(node, where, "A name cannot be empty.")
+            return ()
+        if not is_range(text) and " " in text:
+            return (text,)
         try:
-            return node_names(text, limit=limit) if text else []
+            return node_names(text, field=where)
         except InvalidInput as error:
-            self.complain(given["names"], f"{path}.names", error.fields["names"][0])
-            return []
+            self.read.fail(node, where, error.fields[where][0])
+            return ()
 
-    def no_overlap(self, entries: list[NodeEntry], node: yaml.Node | None, path: str, rack: str) -> None:
-        taken: dict[int, str] = {}
-        for entry in entries:
-            for u in range(entry.position_u, entry.position_u + entry.height_u) if entry.position_u else ():
-                if u in taken:
-                    self.complain(node, path, f"in rack {rack}, {taken[u]} and {entry.name} both stand in U {u}")
-                    return
-                taken[u] = entry.name
+    def _memory(self, node: yaml.Node | None, where: str) -> int | None:
+        text = self.read.text(node, where, max_length=40)
+        if not text or node is None:
+            return None
+        try:
+            return parse_memory(text, where)
+        except InvalidInput as error:
+            self.read.fail(node, where, error.fields[where][0])
+            return None
 
-    def mapping(self, node: yaml.Node | None, path: str, known: set[str], required: set[str]) -> dict[str, yaml.Node]:
-        if not isinstance(node, yaml.MappingNode):
-            self.complain(node, path, "this must be a mapping: name: value")
-            return {}
-        found: dict[str, yaml.Node] = {}
-        for key, value in node.value:
-            name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
-            where = f"{path}.{name}" if path else name
-            if name not in known:
-                self.complain(key, where, f"there is no field {name!r} here{self.hint(name, known)}")
-            elif name in found:
-                self.complain(key, where, "this is there twice")
-            found[name] = value
-        for name in sorted(required - set(found)):
-            self.complain(node, f"{path}.{name}" if path else name, "this is missing")
-        return found
+    def _duration(self, node: yaml.Node | None, where: str) -> int | None:
+        text = self.read.text(node, where, max_length=40)
+        if not text or node is None:
+            return None
+        try:
+            return parse_duration(text, where)
+        except InvalidInput as error:
+            self.read.fail(node, where, error.fields[where][0])
+            return None
 
-    def sequence(self, node: yaml.Node | None, path: str) -> list[yaml.Node]:
-        if node is None:
-            return []
-        if not isinstance(node, yaml.SequenceNode):
-            self.complain(node, path, "this must be a list: lines that start with a dash")
-            return []
-        return list(node.value)
 
-    def text(self, node: yaml.Node | None, path: str, default: str | None = None) -> str:
-        if node is None:
-            return default or ""
-        if not isinstance(node, yaml.ScalarNode) or not node.value.strip():
-            self.complain(node, path, "this must be a text")
-            return default or ""
-        if len(node.value) > 200 or not node.value.isprintable():
-            self.complain(node, path, "this must be one line of up to 200 characters")
-        return str(node.value).strip()
+def _is_zone(name: str) -> bool:
+    try:
+        ZoneInfo(name)
+    except (OSError, ValueError):
+        return False
+    return True
 
-    def number(self, node: yaml.Node | None, path: str, default: int | None, least: int, most: int) -> int | None:
-        if node is None:
-            return default
-        value: Any = node.value if isinstance(node, yaml.ScalarNode) else None
-        if not isinstance(value, str) or not value.isdecimal() or not least <= int(value) <= most:
-            self.complain(node, path, f"this must be a whole number from {least:,} to {most:,}")
-            return default
-        return int(value)
 
-    def unique(self, names: list[str], node: yaml.Node | None, path: str, noun: str) -> None:
-        seen: set[str] = set()
-        for name in names:
-            if name in seen:
-                self.complain(node, path, f"{noun} {name!r} is there twice")
-            seen.add(name)
-
-    def complain(self, node: yaml.Node | None, path: str, message: str) -> None:
-        self.complaints.append(Complaint(self.file, self.line(node), path, message))
-
-    @staticmethod
-    def line(node: yaml.Node | None) -> int:
-        return node.start_mark.line + 1 if node is not None else 1
-
-    @staticmethod
-    def hint(name: str, known: set[str]) -> str:
-        close = difflib.get_close_matches(name, sorted(known), n=1)
-        return f"; did you mean {close[0]!r}?" if close else f"; there is: {', '.join(sorted(known)[:12])}"
+def _closest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,6 +1,6 @@
 """A list of nodes as spreadsheets save it, read into plain rows. Pure.
 
-Tolerates what spreadsheets do: a byte order mark, UTF-16, semicolons or tabs between the columns, empty rows at the end.
+Tolerates what spreadsheets do: a byte order mark, UTF-16, semicolons or tabs between columns, empty rows at the end.
 """
 
 from __future__ import annotations

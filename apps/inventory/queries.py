@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from django.db.models import Count, Prefetch, Q, QuerySet, Sum
 from django.utils import timezone
 
 from apps.core.errors import InvalidInput, NotFound
+from apps.core.models import AuditEntry
 from apps.inventory.models import Cluster, Hall, Node, Partition, Region
+from apps.inventory.noderange import is_range, node_names
 
 STALE_AFTER_S = 30
 PAGE_SIZE = 100
@@ -128,9 +131,7 @@ def node_list(filters: NodeFilters, *, after: int | None = None, size: int = PAG
 
 def _named(text: str) -> Q:
     """`gpu[001-128]` as Slurm writes it, else a part of the name."""
-    if "[" in text or "," in text:
-        from apps.inventory.manifest import node_names
-
+    if is_range(text):
         return Q(name__in=node_names(text, field="q"))
     return Q(name__icontains=text)
 
@@ -170,3 +171,9 @@ def hall_with_racks(pk: int) -> Hall:
     if hall is None:
         raise NotFound("There is no such hall.")
     return hall
+
+
+def history_of(row: Any, limit: int = 50) -> list[AuditEntry]:
+    """What people and manifests changed of it, newest first."""
+    kind = str(row._meta.model_name)
+    return list(AuditEntry.objects.filter(target_type=kind, target_id=str(row.pk)).order_by("-id")[:limit])

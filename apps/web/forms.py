@@ -265,10 +265,6 @@ class ClusterForm(forms.Form):
     is_enabled = forms.BooleanField(required=False, label="On", help_text="An off cluster takes no jobs, is not asked.")
 
 
-class ManifestForm(forms.Form):
-    manifest = forms.FileField(label="Site manifest (YAML)")
-
-
 class NodeForm(forms.Form):
     position_u = forms.IntegerField(required=False, min_value=1, max_value=100, label="Lowest unit (U)")
     height_u = forms.IntegerField(min_value=1, max_value=100, label="Height (U)")

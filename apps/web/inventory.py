@@ -11,8 +11,6 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from apps.core.errors import InvalidInput
 from apps.inventory.actions import edit_cluster, edit_node
-from apps.inventory.loading import load_manifest
-from apps.inventory.manifest import ManifestError, parse_manifest
 from apps.inventory.models import AcceleratorModel, AcceleratorUse, Cluster, NodeState, NodeType, Rack
 from apps.inventory.queries import (
     NodeFilters,
@@ -26,7 +24,7 @@ from apps.inventory.queries import (
     partitions_of,
     site_tree,
 )
-from apps.web.forms import ClusterForm, ManifestForm, NodeForm
+from apps.web.forms import ClusterForm, NodeForm
 from apps.web.render import allows, form_errors, page, toast
 
 _COLOURS = {
@@ -39,7 +37,6 @@ _COLOURS = {
     "planned": ("", "·"),
     "unknown": ("warn", "?"),
 }
-MAX_MANIFEST_BYTES = 5_000_000
 
 
 @require_GET
@@ -166,36 +163,8 @@ def catalogue(request: HttpRequest) -> HttpResponse:
     return page(request, "inventory/catalogue.html", context)
 
 
-@require_http_methods(["GET", "POST"])
-@allows("inventory.edit")
-def manifest(request: HttpRequest) -> HttpResponse:
-    """Upload, look at the diff, apply: the text comes back with the second press, so nothing is kept in between."""
-    form = ManifestForm(request.POST or None, request.FILES or None)
-    context: dict[str, Any] = {"nav": "site", "tab": "manifest", "form": form}
-    status = 200
-    if request.method == "POST":
-        text, name = request.POST.get("text", ""), request.POST.get("file_name", "site.yaml")[:100]
-        if not text and form.is_valid():
-            upload = form.cleaned_data["manifest"]
-            name = upload.name
-            text = upload.read(MAX_MANIFEST_BYTES + 1).decode("utf-8", "replace")
-        if text:
-            try:
-                parsed = parse_manifest(text, name, set(NodeType.objects.values_list("name", flat=True)))
-                is_real = "apply" in request.POST
-                changes = load_manifest(parsed, by=request.user, dry_run=not is_real)
-                if is_real:
-                    toast(request, f"{len(changes):,} changes are made.")
-                    return redirect("web:site")
-                context |= {"changes": changes, "text": text, "file_name": name}
-            except ManifestError as error:  # every complaint with its line, beside the form
-                context["complaints"], status = error.complaints, 422
-    return page(request, "inventory/manifest.html", context, status)
-
-
 urlpatterns = [
     path("site/", site, name="site"),
-    path("site/manifest/", manifest, name="manifest"),
     path("site/catalogue/", catalogue, name="catalogue"),
     path("site/halls/<int:pk>/", hall, name="hall"),
     path("nodes/", nodes, name="nodes"),

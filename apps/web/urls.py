@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apps.web import accounts, inventory, jobs, overview, people, projects, submit
+from apps.web import accounts, inventory, jobs, overview, people, projects, site_edits, submit
 
 app_name = "web"
 urlpatterns = [
@@ -12,5 +12,6 @@ urlpatterns = [
     *jobs.urlpatterns,
     *projects.urlpatterns,
     *people.urlpatterns,
+    *site_edits.urlpatterns,
     *inventory.urlpatterns,
 ]

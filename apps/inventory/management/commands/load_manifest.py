@@ -1,4 +1,4 @@
-"""`manage.py load_manifest site.yaml [--dry-run]`: what stands where."""
+"""Bring the inventory to what a site manifest says: `manage.py load_manifest site.yaml [--dry-run]`."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from apps.core.audit import audit_origin
-from apps.inventory.loading import load_manifest
-from apps.inventory.manifest import ManifestError, parse_manifest
-from apps.inventory.models import NodeType
+from apps.core.errors import InvalidInput
+from apps.inventory.loading import load_manifest, plan_manifest, read_manifest
+from apps.inventory.manifest import ManifestError
 
 
 class Command(BaseCommand):
-    help = "Brings regions, halls, racks and nodes to what a site manifest says, and prints what changes."
+    help = "Load a site manifest: places, racks, node types, clusters, partitions and nodes."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("file", type=Path)
-        parser.add_argument("--dry-run", action="store_true", help="print the changes and make none")
+        parser.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
 
-    def handle(self, *args: Any, **options: Any) -> None:
-        path: Path = options["file"]
+    def handle(self, *args: Any, file: Path, dry_run: bool, **options: Any) -> None:
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise CommandError(f"{path} cannot be read: {error}") from None
+            data = file.read_bytes()
+        except OSError as error:
+            raise CommandError(f"{file}: {error.strerror or error}") from None
         try:
-            manifest = parse_manifest(text, str(path), set(NodeType.objects.values_list("name", flat=True)))
+            manifest = read_manifest(data, file=str(file))
+            with audit_origin("command"):
+                plan = plan_manifest(manifest) if dry_run else load_manifest(manifest, by=None)
         except ManifestError as error:
-            raise CommandError("\n".join(str(complaint) for complaint in error.complaints)) from None
-        with audit_origin("command"):
-            changes = load_manifest(manifest, by=None, dry_run=options["dry_run"])
-        for change in changes:
+            raise CommandError("\n".join(error.lines())) from None
+        except InvalidInput as error:
+            texts = [text for texts in error.fields.values() for text in texts]
+            raise CommandError("\n".join(f"{file}: {text}" for text in texts)) from None
+        for change in plan.changes:
             self.stdout.write(str(change))
-        what = "would change" if options["dry_run"] else "changed"
-        self.stdout.write(f"{len(changes)} {what}" if changes else "nothing to change")
+        self.stdout.write(f"{'would be: ' if dry_run else ''}{plan.summary()}")
