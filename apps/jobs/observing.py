@@ -178,7 +178,8 @@ def _meet_stranger(cluster: Cluster, scheduler: Scheduler, observed: ObservedJob
             log.error("%s: ending stray job %s (%s)", cluster, observed.external_id, observed.token)
             scheduler.cancel(observed.external_id, "a job of this Switchyard that no row knows")
             return
-        if attempt is not None:
+        # What never started need not be shown; what ran without a row (a restored database) must be.
+        if attempt is not None or (observed.state in FINAL and observed.started_at is None):
             return
     _adopt(cluster, observed)
 

@@ -1,0 +1,48 @@
+"""A process that hands a job over and is killed at one step of it: `python -m tests.faults.dying <step> <job pk>`.
+
+The kill is real (SIGKILL by the process itself), and what it leaves behind is whatever it left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+import django
+
+django.setup()
+
+from apps.jobs import dispatch  # noqa: E402
+from apps.jobs.schedulers.local import LocalScheduler  # noqa: E402
+from apps.jobs.schedulers.local_spool import Spool  # noqa: E402
+
+
+def die(*args: Any, **kwargs: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_after(holder: Any, name: str) -> None:
+    real = getattr(holder, name)
+
+    def doing(*args: Any, **kwargs: Any) -> None:
+        real(*args, **kwargs)
+        die()
+
+    setattr(holder, name, doing)
+
+
+STEPS = {
+    "after the claim": lambda: setattr(dispatch, "_hand_over", die),
+    "before the submit": lambda: setattr(LocalScheduler, "submit_held", die),
+    "during the submit": lambda: die_after(Spool, "add"),
+    "after the submit": lambda: die_after(LocalScheduler, "submit_held"),
+    "after the record": lambda: setattr(dispatch, "_release", die),
+    "before the release": lambda: setattr(LocalScheduler, "release", die),
+    "after the release": lambda: die_after(LocalScheduler, "release"),
+}
+
+if __name__ == "__main__":
+    STEPS[sys.argv[1]]()
+    dispatch.dispatch_jobs([int(sys.argv[2])])
