@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from zoneinfo import ZoneInfo
+from zoneinfo import available_timezones
 
 import yaml
 
@@ -177,8 +177,9 @@ class _Parser:
             return
         name = self._name(values, where)
         zone = self.read.text(values.get("time_zone"), f"{where}.time_zone", max_length=64, default="UTC")
-        if not _is_zone(zone):
-            self.read.fail(values["time_zone"], f"{where}.time_zone", f"There is no time zone {zone!r}.")
+        if zone not in available_timezones():
+            close = _closest(zone, available_timezones())
+            self.read.fail(values["time_zone"], f"{where}.time_zone", f"There is no time zone {zone!r}{close}.")
         if not name:
             return
         if (region, name) in self.sites:
@@ -482,14 +483,6 @@ class _Parser:
             return None
 
 
-def _is_zone(name: str) -> bool:
-    try:
-        ZoneInfo(name)
-    except (OSError, ValueError):
-        return False
-    return True
-
-
 def _closest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    return f"; did you mean {close[0]!r}" if close else ""

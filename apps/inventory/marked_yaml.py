@@ -178,4 +178,4 @@ def _join(where: str, name: str) -> str:
 
 def _suggest(name: str, known: Mapping[str, bool]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; there are: {', '.join(known)}"
+    return f"; did you mean {close[0]}" if close else f"; there are: {', '.join(known)}"

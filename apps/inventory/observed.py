@@ -29,6 +29,9 @@ _PARTITION_FIELDS = (
     "max_memory_bytes_per_node",
 )
 _NODE_FIELDS = ("state", "reason", "cpus", "memory_bytes", "cpus_used", "memory_bytes_used", "accelerator_count")
+# What a node's type says of it, and how it is told.
+_HARDWARE = {"cpus": "{} CPUs", "memory_bytes": "{} bytes of memory", "accelerator_count": "{} GPUs"}
+_NOTES = 10
 _BATCH = 2000
 
 
@@ -37,12 +40,14 @@ def record_cluster_view(cluster: Cluster, view: View) -> None:
     """Bring partitions, nodes and accelerators up to what the scheduler says.
 
     A node it no longer lists becomes `unknown`, with the reason; it is not removed: a list can be short by mistake.
+    Where a node has a type, the type's hardware stands; what the scheduler says else is noted on the cluster.
     """
     now = timezone.now()
     Cluster.objects.select_for_update().get(pk=cluster.pk)
-    Cluster.objects.filter(pk=cluster.pk).update(nodes_polled_at=now, notes=[note[:500] for note in view.notes])
     partitions = _record_partitions(cluster, view.partitions, now)
-    nodes = _record_nodes(cluster, view.nodes, now)
+    nodes, differences = _record_nodes(cluster, view.nodes, now)
+    notes = [note[:500] for note in (*view.notes, *_summed_up(differences))]
+    Cluster.objects.filter(pk=cluster.pk).update(nodes_polled_at=now, notes=notes)
     _record_membership(nodes, partitions, view.nodes)
     _record_accelerators(nodes, view.nodes)
 
@@ -70,7 +75,9 @@ def _record_partitions(cluster: Cluster, observed: Sequence[Any], now: datetime)
     return known | {row.name: row for row in new}
 
 
-def _record_nodes(cluster: Cluster, observed: Sequence[Any], now: datetime) -> dict[str, Node]:
+def _record_nodes(cluster: Cluster, observed: Sequence[Any], now: datetime) -> tuple[dict[str, Node], list[str]]:
+    """The rows by name, and where the scheduler and the nodes' types differ."""
+    differences: list[str] = []
     known = {n.name: n for n in Node.objects.filter(cluster=cluster)}
     changed: list[Node] = []
     new: list[Node] = []
@@ -83,6 +90,8 @@ def _record_nodes(cluster: Cluster, observed: Sequence[Any], now: datetime) -> d
         was = (row.state, list(row.flags), row.reason) if row.pk else None
         values = {name: getattr(one, name, None) for name in _NODE_FIELDS}
         values |= {"state": _state(one.state), "accelerator_count": len(one.accelerators), "reason": one.reason[:500]}
+        if row.node_type_id is not None:
+            differences += _keep_hardware(row, values)
         flags = [flag[:30] for flag in one.flags]
         if was != (values["state"], flags, values["reason"]):
             row.state_since = now
@@ -101,7 +110,10 @@ def _record_nodes(cluster: Cluster, observed: Sequence[Any], now: datetime) -> d
             moved.append(row)
     Node.objects.bulk_create(new, batch_size=_BATCH)
     fields = [*_NODE_FIELDS, "flags", "state_since", "retired_at"]
-    Node.objects.bulk_update(changed, fields, batch_size=_BATCH)
+    # An upsert by id: bulk_update writes a CASE over every row and column, and takes ten times as long.
+    Node.objects.bulk_create(
+        changed, update_conflicts=True, unique_fields=["id"], update_fields=[*fields, "seen_at"], batch_size=_BATCH
+    )
     Node.objects.filter(cluster=cluster, name__in=listed).update(seen_at=now)
     NodeStateChange.objects.bulk_create(
         [
@@ -110,7 +122,27 @@ def _record_nodes(cluster: Cluster, observed: Sequence[Any], now: datetime) -> d
         ],
         batch_size=_BATCH,
     )
-    return known | {row.name: row for row in new}
+    return known | {row.name: row for row in new}, differences
+
+
+def _keep_hardware(row: Node, values: dict[str, Any]) -> list[str]:
+    """Put what is known of the node's type over what the scheduler says; says in words where they differ."""
+    said = []
+    for name, word in _HARDWARE.items():
+        ours, theirs = getattr(row, name), values[name]
+        if ours is None:
+            continue
+        # Schedulers are told a little less memory than there is, to leave the system some.
+        is_close = theirs is None or ours == theirs or (name == "memory_bytes" and 0.85 * ours <= theirs <= ours)
+        if not is_close:
+            said.append(f"{row.name}: {word.format(theirs)} by its scheduler, {word.format(ours)} by its type")
+        values[name] = ours
+    return said
+
+
+def _summed_up(differences: list[str]) -> list[str]:
+    more = len(differences) - _NOTES
+    return [*differences[:_NOTES], *([f"{more:,} more nodes differ from their type."] if more > 0 else [])]
 
 
 def _state(text: str) -> str:
@@ -122,15 +154,13 @@ def _record_membership(nodes: dict[str, Node], partitions: dict[str, Partition],
     wanted = {
         (nodes[one.name].pk, partitions[name].pk) for one in observed for name in one.partitions if name in partitions
     }
-    present = set(
-        link.objects.filter(partition__in=[p.pk for p in partitions.values()]).values_list("node_id", "partition_id")
-    )
-    missing = [link(node_id=node_pk, partition_id=partition_pk) for node_pk, partition_pk in wanted - present]
+    rows = link.objects.filter(partition__in=[p.pk for p in partitions.values()])
+    present = {(node_pk, part_pk): pk for pk, node_pk, part_pk in rows.values_list("pk", "node_id", "partition_id")}
+    missing = [link(node_id=node_pk, partition_id=part_pk) for node_pk, part_pk in wanted - present.keys()]
     link.objects.bulk_create(missing, batch_size=_BATCH, ignore_conflicts=True)
     listed = {nodes[one.name].pk for one in observed}
-    for node_pk, partition_pk in present - wanted:
-        if node_pk in listed:
-            link.objects.filter(node_id=node_pk, partition_id=partition_pk).delete()
+    left = [pk for pair, pk in present.items() if pair not in wanted and pair[0] in listed]
+    link.objects.filter(pk__in=left).delete()
 
 
 def _record_accelerators(nodes: dict[str, Node], observed: Sequence[Any]) -> None:
@@ -139,14 +169,17 @@ def _record_accelerators(nodes: dict[str, Node], observed: Sequence[Any]) -> Non
     if not seen:
         return
     known = {a.uuid: a for a in Accelerator.objects.filter(uuid__in=seen)}
-    moved = [a for a in known.values() if (a.node_id, a.index) != (seen[a.uuid][0].pk, seen[a.uuid][1].index)]
+    moved = [
+        a
+        for a in known.values()
+        if a.retired_at is not None or (a.node_id, a.index) != (seen[a.uuid][0].pk, seen[a.uuid][1].index)
+    ]
     # The places they move to must be free first: whatever stood there and was not seen has been taken out.
     now = timezone.now()
     in_use = {(node.pk, card.index) for node, card in seen.values()}
     gone = Accelerator.objects.filter(node__in={node.pk for node, _ in seen.values()}, retired_at__isnull=True)
-    for old in gone.exclude(uuid__in=seen):
-        if (old.node_id, old.index) in in_use:
-            Accelerator.objects.filter(pk=old.pk).update(retired_at=now)
+    replaced = [old.pk for old in gone if old.uuid not in seen and (old.node_id, old.index) in in_use]
+    Accelerator.objects.filter(pk__in=replaced).update(retired_at=now)
     if moved:
         Accelerator.objects.filter(pk__in=[a.pk for a in moved]).update(index=None)
         for accelerator in moved:
