@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from zoneinfo import available_timezones
 
 import yaml
@@ -177,8 +178,8 @@ class _Parser:
             return
         name = self._name(values, where)
         zone = self.read.text(values.get("time_zone"), f"{where}.time_zone", max_length=64, default="UTC")
-        if zone not in available_timezones():
-            close = _closest(zone, available_timezones())
+        if zone not in _zones():
+            close = _closest(zone, _zones())
             self.read.fail(values["time_zone"], f"{where}.time_zone", f"There is no time zone {zone!r}{close}.")
         if not name:
             return
@@ -481,6 +482,11 @@ class _Parser:
         except InvalidInput as error:
             self.read.fail(node, where, error.fields[where][0])
             return None
+
+
+@lru_cache(maxsize=1)
+def _zones() -> frozenset[str]:
+    return frozenset(available_timezones())
 
 
 def _closest(name: str, known: Iterable[str]) -> str:
