@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from zoneinfo import available_timezones
 
-from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.db.models import Model
 from django.utils import timezone
@@ -51,6 +51,13 @@ FIELDS: Mapping[type[Model], tuple[str, ...]] = {
         "memory_bytes",
         "accelerator_count",
     ),
+}
+# What only the database knows for sure, since others write at the same time; said where it can be mended.
+_TAKEN = "There is one of this name here already."
+_CONSTRAINTS = {
+    "node_place_is_free": ("position_u", "Another node stands in these units of the rack."),
+    "rack_height_sane": ("height_u", "A rack has 1 to 100 units."),
+    "node_height_positive": ("height_u", "A node fills at least one unit."),
 }
 _INSIDE: Mapping[type[Model], tuple[type[Model], str]] = {
     Region: (Site, "region"),
@@ -117,9 +124,7 @@ def retire_thing(row: Any, *, by: Any) -> None:
         count = inner._default_manager.filter(**{parent: row, "retired_at__isnull": True}).count()
         if count:
             noun = str(inner._meta.verbose_name)
-            raise Conflict(
-                f"There {'is' if count == 1 else 'are'} still {count:,} {noun}{'' if count == 1 else 's'} in it."
-            )
+            raise Conflict(f"It still holds {count:,} {noun}{'' if count == 1 else 's'}; move or retire them first.")
     model.objects.filter(pk=row.pk).update(retired_at=timezone.now(), updated_at=timezone.now())
     record(f"{_noun(row)}.retire", by=by, target=row, before=_shown(row, FIELDS[model]))
 
@@ -142,19 +147,18 @@ def _set(row: Any, values: Mapping[str, Any]) -> None:
     try:
         with transaction.atomic():
             row.save()
-    except IntegrityError as error:  # somebody was faster between the check and the write
-        if "node_place_is_free" in str(error):
-            raise InvalidInput({"position_u": "Another node stands in these units of the rack."}) from None
-        raise InvalidInput({"name": "There is one of this name here already."}) from None
+    except IntegrityError as error:
+        field, said = next((told for name, told in _CONSTRAINTS.items() if name in str(error)), ("name", _TAKEN))
+        raise InvalidInput({field: said}) from None
 
 
 def _problems(row: Any) -> dict[str, list[str]]:
     problems: dict[str, list[str]] = {}
     try:
-        row.full_clean()
+        others = [one.name for one in row._meta.fields if one.name not in FIELDS[type(row)]]
+        row.full_clean(exclude=others, validate_constraints=False)
     except ValidationError as error:
-        for name, texts in error.message_dict.items():
-            problems[_field_of(row, name, texts)] = texts
+        problems |= error.message_dict
     if isinstance(row, Site) and row.time_zone not in available_timezones():
         problems["time_zone"] = [f"There is no time zone {row.time_zone!r}; write it like Europe/Stockholm."]
     if isinstance(row, Node):
@@ -183,13 +187,6 @@ def _place_problems(node: Node) -> dict[str, list[str]]:
         if other.position_u <= top_u and node.position_u <= other_top_u:
             return {"position_u": [f"{other} stands in U{other.position_u}-{other_top_u} of this rack."]}
     return {}
-
-
-def _field_of(row: Any, name: str, texts: list[str]) -> str:
-    """Constraints over several fields name none: say it where it can be mended."""
-    if name != NON_FIELD_ERRORS:
-        return name
-    return "position_u" if isinstance(row, Node) and "units" in " ".join(texts) else "name"
 
 
 def _retired_namesake(model: type[Model], values: Mapping[str, Any]) -> Any:
