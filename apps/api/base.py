@@ -25,7 +25,7 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from apps.api.jsontext import AlwaysFirst, JSONParser, JSONRenderer, to_json
-from apps.api.paging import KeysetPagination
+from apps.api.paging import KeysetPagination, Window
 from apps.core.errors import InvalidInput, NotAllowed
 from apps.core.permissions import ALLOWED, OPERATOR, PERSON, require, site_roles
 
@@ -121,14 +121,21 @@ class ApiViewSet(GenericViewSet):
             response["Cache-Control"] = "private, no-cache"
         return response
 
-    def page(self, rows: QuerySet[Any], show: Callable[[dict[str, Any]], dict[str, Any]] | None = None) -> Response:
-        """One page of `rows`, filtered by the view's filter set; `show` may finish each row."""
+    def page(
+        self,
+        rows: QuerySet[Any],
+        *,
+        show: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        window: Window | None = None,
+    ) -> Response:
+        """One page of `rows`, filtered by the view's filter set; `show` may finish each row; `window`: see paging."""
         filterset = getattr(self, "filterset_class", None)
         refuse_unknown_params(self.request, {"cursor", "limit", *(filterset.base_filters if filterset else ())})
         rows = self.filter_queryset(rows)
-        return Response(
-            KeysetPagination().paginate(self.request, rows, columns=self.columns, keys=self.keys, show=show)
+        found = KeysetPagination().paginate(
+            self.request, rows, columns=self.columns, keys=self.keys, show=show, window=window
         )
+        return Response(found)
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return self.page(self.get_queryset())

@@ -90,7 +90,9 @@ class Metrics(JobPart):
         refuse_unknown_params(request, {"attempt", "name"})
         attempt = self.attempt
         names = request.query_params.getlist("name") or list(
-            MetricSeries.objects.filter(attempt=attempt).order_by("name").values_list("name", flat=True)[:MAX_SERIES]
+            MetricSeries.objects.filter(attempt_id=attempt.pk)
+            .order_by("name")
+            .values_list("name", flat=True)[:MAX_SERIES]
         )
         return self.fresh(
             {
@@ -189,7 +191,7 @@ class Log(JobPart):
             "Log-Start": str(chunk.start),
             "Log-End": str(chunk.end),
             "Log-Size": str(chunk.size_bytes),
-            "Job-Final": "true" if attempt.state in FINAL else "false",
+            "Job-Final": "true" if attempt.state in FINAL or attempt.job.state in FINAL else "false",
             "X-Content-Type-Options": "nosniff",
             "Accept-Ranges": "bytes",
         }

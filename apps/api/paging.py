@@ -17,6 +17,9 @@ from apps.core.errors import InvalidInput
 SIZE = 50
 MAX_SIZE = 200
 
+# (what lies beyond the cursor, whether downward, how many) -> pks of the first so many.
+Window = Callable[[Q, bool, int], Sequence[int]]
+
 
 class KeysetPagination(BasePagination):
     """`keys` are the columns of the order, all up or (with "-") all down, the last of them unique, none ever NULL.
@@ -32,14 +35,16 @@ class KeysetPagination(BasePagination):
         columns: Mapping[str, str],
         keys: Sequence[str],
         show: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        window: Window | None = None,
     ) -> dict[str, Any]:
+        """`window` may find the page's rows by itself, where narrowing and ordering `rows` would be slow."""
         size = _size(request.query_params.get("limit"))
         salt = f"page:{request.path}:{','.join(keys)}"
         back, edge = _read(request.query_params.get("cursor"), salt, len(keys))
         down = keys[0].startswith("-")
         names = [key.removeprefix("-") for key in keys]
-        if edge is not None:
-            rows = rows.filter(_beyond(names, edge, lower=down != back))
+        beyond = Q() if edge is None else _beyond(names, edge, lower=down != back)
+        rows = rows.filter(beyond) if window is None else rows.filter(pk__in=window(beyond, down != back, size + 1))
         order = [f"-{name}" if down != back else name for name in names]
         found = list(rows.order_by(*order).values_list(*columns.values(), *names)[: size + 1])
         more, found = len(found) > size, found[:size]

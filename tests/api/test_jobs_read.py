@@ -349,9 +349,15 @@ def test_metrics_as_columns(mina, attempt):
 
 
 def test_a_job_that_waits_has_no_files_yet(cast, mina):
-    response = mina.get(f"{URL}{submit(cast).public_id}/log/")
-    assert response.status_code == 404
-    assert "not been handed" in response.json()["detail"]
+    url = f"{URL}{submit(cast).public_id}/"
+    log = mina.get(f"{url}log/")
+    assert (log.status_code, log.content, log["Job-Final"]) == (200, b"", "false")
+    assert mina.get(f"{url}metrics/").json()["series"] == []
+    assert mina.get(f"{url}files/").json()["entries"] == []
+    assert mina.get(f"{url}files/download/?path=x").status_code == 404
+    assert mina.get(f"{url}log/?attempt=1").status_code == 404
+    mina.post(f"{url}cancel/")
+    assert mina.get(f"{url}log/")["Job-Final"] == "true"
 
 
 LOG = b"line one\nline two\n\xff\x00\x1b[31mred\n"
@@ -471,3 +477,19 @@ def test_who_leaves_a_project_sees_its_jobs_no_more(cast, as_person):
 def test_times_before_the_year_can_be_asked_for(cast, mina):
     insert(cast, 1, created_at=datetime.now(UTC) - timedelta(days=4000))
     assert len(names(mina.get(f"{URL}?until=2020-01-01T00:00:00%2B02:00"))) == 1
+
+
+def test_the_parts_of_what_one_sees_are_all_of_it(cast):
+    from apps.jobs.listing import MAX_PARTS, visible_parts
+    from apps.jobs.rights import visible_jobs
+
+    projects = [Project.objects.create(name=f"p{n}") for n in range(MAX_PARTS + 2)]
+    for project in (cast.project, *projects):
+        insert(cast, 1, project=project)
+        insert(cast, 1, project=project, submitted_by=cast.sam)
+    insert(cast, 1, project=None, submitted_by=None)
+    Membership.objects.bulk_create(Membership(project=p, user=cast.vic, role=Role.VIEWER) for p in projects)
+    Membership.objects.create(project=projects[0], user=cast.sam, role=Role.MEMBER)
+    for person in cast.people().values():
+        parts = {pk for part in visible_parts(person) for pk in part.values_list("pk", flat=True)}
+        assert parts == set(visible_jobs(person).values_list("pk", flat=True))
