@@ -1,4 +1,4 @@
-"""Checks that need the settings but no services: `python -m lab.checks`; `openapi` writes the API's description anew."""
+"""Checks that need the settings but no services: `python -m lab.checks`; `openapi` writes the API document anew."""
 
 from __future__ import annotations
 

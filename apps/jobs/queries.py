@@ -205,18 +205,25 @@ def hours_so_far(job: Job) -> tuple[Decimal, Decimal]:
 
 
 def attempt_of(user: User, public_id: str, number: int | None = None) -> JobAttempt:
-    """One attempt of a job the person may see, the latest by default. Raises NotFound."""
+    """One attempt of a job the person may see, the latest by default. Raises NotFound.
+
+    A job that was not handed over yet has an attempt to come: one that is not stored, without files.
+    """
     job = visible_job(user, public_id)
     attempts = job.attempts.order_by("-number")
     attempt = (attempts.filter(number=number) if number is not None else attempts).first()
     if attempt is None:
-        raise NotFound("The job has not been handed to a scheduler yet, so it has no files.")
+        if number is not None:
+            raise NotFound(f"The job has no attempt {number}.")
+        return JobAttempt(job=job, number=job.attempt_count + 1)
     attempt.job = job
     return attempt
 
 
 def series_of(attempt: JobAttempt, names: list[str]) -> list[MetricSeries]:
     """These series with their points, in the order of `names`."""
+    if attempt.pk is None:
+        return []
     found = {series.name: series for series in MetricSeries.objects.filter(attempt=attempt, name__in=names)}
     return [found[name] for name in names if name in found]
 

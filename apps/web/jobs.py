@@ -87,7 +87,7 @@ def job(request: HttpRequest, public_id: str) -> HttpResponse:
     stream = "stderr" if request.GET.get("stream") == "stderr" else "stdout"
     context |= {
         "stream": stream,
-        "log": _log(detail.attempt, stream, -LOG_TAIL_BYTES, detail.job) if detail.attempt else None,
+        "log": _log(attempt_of(request.user, public_id), stream, -LOG_TAIL_BYTES, detail.job),
         "environment": sorted(detail.job.environment.items()),
     }
     return page(request, "jobs/detail.html", context)
@@ -159,6 +159,9 @@ def chart(request: HttpRequest, public_id: str) -> HttpResponse:
                 for step, value in zip(one.data["steps"], one.data["values"], strict=True)
             )
         return response
+    if request.GET.get("format") == "table":
+        rows = [(one.name, list(zip(one.data["steps"], one.data["values"], strict=True))) for one in series]
+        return page(request, "jobs/metrics.html", {"nav": "jobs", "job": attempt.job, "series": rows})
     figure = metric_figure([(one.name, one.data) for one in series], uirevision=f"{public_id}:{attempt.number}")
     return figure_response(request, figure, is_final=attempt.job.state in FINAL)
 
@@ -181,6 +184,7 @@ def log(request: HttpRequest, public_id: str) -> HttpResponse:
     found = _log(attempt, stream, -LOG_TAIL_BYTES if start is None else start, attempt.job)
     return JsonResponse(
         {
+            "attempt": attempt.number,
             "start": found["start"],
             "end": found["end"],
             "size": found["size"],
@@ -193,7 +197,7 @@ def log(request: HttpRequest, public_id: str) -> HttpResponse:
 
 def _log(attempt: Any, stream: str, start: int, job: Job) -> dict[str, Any]:
     """Whole lines from `start` on; what has no end yet is `partial`, and is read again the next time."""
-    is_final = job.state in FINAL or attempt.number != job.attempt_count
+    is_final = job.state in FINAL or attempt.number < job.attempt_count
     chunk = read_log(attempt, stream, start, LOG_BYTES)
     data = chunk.data
     if start < 0 < chunk.start:  # a tail starts in the middle of a line
@@ -206,6 +210,7 @@ def _log(attempt: Any, stream: str, start: int, job: Job) -> dict[str, Any]:
     if is_complete:
         whole, partial = len(data), b""
     return {
+        "attempt": attempt.number,
         "start": chunk.end - len(data),
         "end": chunk.end - len(partial),
         "size": chunk.size_bytes,

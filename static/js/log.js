@@ -41,6 +41,12 @@
       const answer = await fetch(`${box.dataset.url}&offset=${offset}`);
       if (!answer.ok) throw new Error(String(answer.status));
       const found = await answer.json();
+      if (String(found.attempt) !== box.dataset.attempt) {  // it was tried again: a new log from its start
+        box.dataset.attempt = found.attempt;
+        offset = 0;
+        box.replaceChildren(partial);
+        return 0;
+      }
       const moved = found.end !== offset;
       offset = found.end;
       add(found.lines);
