@@ -24,5 +24,5 @@ def report(what: str, value_ms: float, base_ms: float, limit: float | None) -> b
     """Print one line; whether the ratio keeps the limit."""
     ratio = value_ms / base_ms
     verdict = "" if limit is None else ("PASS" if ratio <= limit else f"over {limit:g}x")
-    print(f"  {what:<62} {value_ms:9.2f} ms   {ratio:5.2f}x   {verdict}")
+    print(f"  {what:<70} {value_ms:9.2f} ms   {ratio:5.2f}x   {verdict}")
     return limit is None or ratio <= limit
