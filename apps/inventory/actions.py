@@ -58,7 +58,7 @@ def edit_cluster(cluster: Cluster, *, title: str, is_enabled: bool, site: Site |
     before = {"title": cluster.title, "is_enabled": cluster.is_enabled, "site": str(cluster.site or "")}
     cluster.title, cluster.is_enabled, cluster.site = title, is_enabled, site
     try:
-        cluster.full_clean()
+        cluster.clean_fields(exclude=[f.name for f in cluster._meta.fields if f.name not in {"title", "is_enabled"}])
     except ValidationError as error:
         raise InvalidInput(error.message_dict) from None
     cluster.save()

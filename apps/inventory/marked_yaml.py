@@ -167,7 +167,8 @@ def _check_depth(text: str) -> None:
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
-                raise Unreadable(Problem(event.start_mark.line + 1, "", f"More than {MAX_DEPTH} levels deep."))
+                line = event.start_mark.line + 1 if event.start_mark else 1
+                raise Unreadable(Problem(line, "", f"More than {MAX_DEPTH} levels deep."))
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 

@@ -99,6 +99,7 @@ class NodeFilters:
     cluster: str | None = None
     state: str | None = None
     partition: str | None = None
+    node_type: str | None = None
     q: str | None = None
 
 
@@ -112,14 +113,7 @@ class NodePage:
 
 def node_list(filters: NodeFilters, *, after: int | None = None, size: int = PAGE_SIZE) -> NodePage:
     nodes = Node.objects.filter(retired_at__isnull=True).select_related("cluster", "rack__hall", "node_type")
-    if filters.cluster:
-        nodes = nodes.filter(cluster__name=filters.cluster)
-    if filters.state:
-        nodes = nodes.filter(state=filters.state)
-    if filters.partition:
-        nodes = nodes.filter(partitions__name=filters.partition)
-    if filters.q:
-        nodes = nodes.filter(_named(filters.q))
+    nodes = filtered_nodes(nodes, filters)
     if after is not None:
         edge = Node.objects.filter(pk=after).first()
         if edge is None:
@@ -127,6 +121,21 @@ def node_list(filters: NodeFilters, *, after: int | None = None, size: int = PAG
         nodes = nodes.filter(Q(name__gt=edge.name) | Q(name=edge.name, pk__gt=edge.pk))
     rows = list(nodes.order_by("name", "pk")[: size + 1])
     return NodePage(rows[:size], rows[size - 1].pk if len(rows) > size else None)
+
+
+def filtered_nodes(nodes: QuerySet[Node], filters: NodeFilters) -> QuerySet[Node]:
+    """Raises InvalidInput for names that cannot be read."""
+    if filters.cluster:
+        nodes = nodes.filter(cluster__name=filters.cluster)
+    if filters.state:
+        nodes = nodes.filter(state=filters.state)
+    if filters.partition:
+        # A subquery, not a join: a node in partitions of one name on two clusters is still one row.
+        members = Node.partitions.through.objects
+        nodes = nodes.filter(pk__in=members.filter(partition__name=filters.partition).values("node_id"))
+    if filters.node_type:
+        nodes = nodes.filter(node_type__name=filters.node_type)
+    return nodes.filter(_named(filters.q)) if filters.q else nodes
 
 
 def _named(text: str) -> Q:

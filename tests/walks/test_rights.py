@@ -57,6 +57,8 @@ def url_of(route: str, things: dict[str, Any], cast: Any) -> str:
         .replace("clusters/<slug:name>", "clusters/local")
         .replace("halls/<int:pk>", f"halls/{things['hall'].pk}")
         .replace("nodes/<int:pk>", f"nodes/{things['node'].pk}")
+        .replace("<slug:kind>/<int:pk>", f"hall/{things['hall'].pk}")
+        .replace("<slug:kind>", "rack")
         .replace("<str:token_key>", things["token"].token_key)
     )
 
