@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from apps.accounts.models import ApiToken, Notice, UnixIdentity, User
 from apps.core.audit import record
+from apps.core.clean import clean
 from apps.core.errors import Conflict, InvalidInput, NotFound
 from apps.core.permissions import require, site_roles
 from apps.inventory.models import Cluster
@@ -39,7 +40,7 @@ def add_person(
     )
     password = _one_time_password()
     person.set_password(password)
-    _clean(person)
+    clean(person, exclude=["password"])
     if User.objects.filter(username__iexact=person.username).exists():
         raise InvalidInput({"username": f"There is a person named {person.username!r} already."})
     person.save()
@@ -70,7 +71,7 @@ def edit_person(
     before = _facts(person)
     person.first_name, person.last_name, person.email = first_name, last_name, email
     person.is_operator, person.is_active = is_operator, is_active
-    _clean(person)
+    clean(person, exclude=["password"])
     person.save()
     if not is_active:
         ApiToken.objects.filter(user=person).delete()
@@ -112,7 +113,7 @@ def edit_own_account(person: User, *, first_name: str, last_name: str, email: st
     before = _facts(person)
     person.first_name, person.last_name, person.email = first_name, last_name, email
     person.time_zone = time_zone
-    _clean(person)
+    clean(person, exclude=["password"])
     person.save()
     record("person.edit_own", by=person, target=person, before=before, after=_facts(person))
 
@@ -182,10 +183,3 @@ def _one_time_password() -> str:
 def _facts(person: User) -> dict[str, object]:
     names = ("first_name", "last_name", "email", "is_operator", "is_active", "time_zone")
     return {name: getattr(person, name) for name in names}
-
-
-def _clean(person: User) -> None:
-    try:
-        person.full_clean(exclude=["password"], validate_unique=False)
-    except ValidationError as error:
-        raise InvalidInput(error.message_dict) from None

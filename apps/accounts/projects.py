@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from decimal import Decimal
 
-from django.core.exceptions import ValidationError
 from django.db import transaction
 
 from apps.accounts.models import Allocation, HourUnit, Membership, Project, Role, User
 from apps.accounts.permissions import require_in
 from apps.core.audit import record
+from apps.core.clean import clean
 from apps.core.errors import Conflict, InvalidInput
 from apps.core.permissions import require, site_roles
 
@@ -23,7 +23,7 @@ def create_project(
 ) -> Project:
     require("project.create", site_roles(by))
     project = Project(name=name, title=title, description=description, is_metered=is_metered)
-    _clean(project)
+    clean(project)
     if Project.objects.filter(name__iexact=name).exists():
         raise InvalidInput({"name": f"There is a project named {name!r} already."})
     project.save()
@@ -40,7 +40,7 @@ def edit_project(project: Project, *, title: str, description: str, is_active: b
     require_in("project.edit", by, project)
     before = {"title": project.title, "description": project.description, "is_active": project.is_active}
     project.title, project.description, project.is_active = title, description, is_active
-    _clean(project)
+    clean(project)
     project.save()
     after = {"title": title, "description": description, "is_active": is_active}
     record("project.edit", by=by, target=project, before=before, after=after, project_id=project.pk)
@@ -99,7 +99,7 @@ def grant_allocation(
         problems["ends_at"] = "The end must lie in the future."
     if problems:
         raise InvalidInput(problems)
-    _clean(allocation)
+    clean(allocation)
     allocation.save()
     after = {"unit": unit, "hours": str(hours), "ends_at": ends_at, "note": note}
     record("allocation.grant", by=by, target=project, after=after, project_id=project.pk)
@@ -109,10 +109,3 @@ def grant_allocation(
 def _require_another_lead(project: Project, person: User) -> None:
     if not Membership.objects.filter(project=project, role=Role.LEAD).exclude(user=person).exists():
         raise Conflict(f"{person.username} is the only lead of {project}; make somebody else lead first.")
-
-
-def _clean(row: Project | Allocation) -> None:
-    try:
-        row.full_clean(validate_unique=False)
-    except ValidationError as error:
-        raise InvalidInput(error.message_dict) from None

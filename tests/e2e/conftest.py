@@ -43,8 +43,8 @@ def open_page(browser: Browser, live_server: Any) -> Iterator[Callable[..., Page
     host = urlparse(live_server.url).netloc
 
     def note_console(message: ConsoleMessage) -> None:
-        # A refused form is an answer, not a fault; the browser logs its status still. And htmx logs these when a page is
-        # left while a poll is under way; a poll that is answered with an error has another text.
+        # A refused form is an answer, not a fault; the browser logs its status still. And htmx logs these when a page
+        # is left while a poll is under way; a poll that is answered with an error has another text.
         left = ("htmx:afterRequest", "htmx:sendError", "htmx:sendAbort")
         is_harmless = "status of 4" in message.text or message.text.startswith(left)
         if message.type in {"error", "warning"} and not is_harmless:
