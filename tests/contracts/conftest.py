@@ -1,0 +1,84 @@
+"""Every scheduler that must pass the contract. A new one adds a function here, and nothing in the suite."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apps.jobs.schedulers.base import ObservedJob, RunAs, Scheduler, Submission
+from apps.jobs.schedulers.local import LocalScheduler
+from apps.jobs.states import FINAL, JobState
+from tests.cast import local_config
+from tests.waiting import wait_until
+
+
+@dataclass
+class UnderTest:
+    """A scheduler, another view of the same one (as another process has it), and as whom its jobs run.
+
+    `cpus` is what it has in all; `seconds` how long it may take to start or end a job.
+    """
+
+    scheduler: Scheduler
+    other: Scheduler
+    run_as: RunAs
+    cpus: int
+    seconds: float
+
+    def submission(self, script: str, **values: Any) -> Submission:
+        given = Submission(
+            token=f"sw-contract-{uuid.uuid4().hex}",
+            name="a job",
+            script=f"#!/bin/sh\n{script}\n",
+            environment={},
+            run_as=self.run_as,
+            time_limit_s=120,
+        )
+        return replace(given, **values)
+
+    def start(self, script: str, **values: Any) -> str:
+        external_id = self.scheduler.submit_held(self.submission(script, **values))
+        self.scheduler.release(external_id)
+        return external_id
+
+    def job(self, external_id: str) -> ObservedJob:
+        (job,) = self.scheduler.jobs([external_id])
+        return job
+
+    def wait_for(self, external_id: str, *states: JobState) -> ObservedJob:
+        """Until the job is in one of the states; by default, until it has ended."""
+        wanted = states or tuple(FINAL)
+
+        def reached() -> ObservedJob | None:
+            self.scheduler.changes(None)  # some schedulers move only when they are looked at
+            job = self.job(external_id)
+            return job if job.state in wanted else None
+
+        found = wait_until(reached, self.seconds)
+        assert found is not None
+        return found
+
+
+def local(root: Path) -> UnderTest:
+    config = local_config(root)
+    run_as = RunAs("me") if os.geteuid() else RunAs("swy-59900", 59900, 59900)
+    return UnderTest(LocalScheduler(**config), LocalScheduler(**config), run_as, cpus=2, seconds=20)
+
+
+SCHEDULERS: dict[str, Callable[[Path], UnderTest]] = {"local": local}
+
+
+@pytest.fixture(params=list(SCHEDULERS))
+def under_test(request: pytest.FixtureRequest, jobs_root: Path) -> Iterator[UnderTest]:
+    made = SCHEDULERS[request.param](jobs_root)
+    yield made
+    for job in made.scheduler.changes(None).jobs:
+        if job.state not in FINAL:
+            made.scheduler.cancel(job.external_id)
+    wait_until(lambda: all(j.state in FINAL for j in made.scheduler.changes(None).jobs), made.seconds)
