@@ -1,4 +1,4 @@
-"""A database that is gone: an answer in words and a time to come back, never a page of somebody else's, and no job lost."""
+"""A database that is gone: an answer in words and a time to come back, and no job is lost or made twice by it."""
 
 from __future__ import annotations
 
