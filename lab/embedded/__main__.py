@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ from typing import Any
 
 from lab.embedded.instance import BASE_DIR, Instance, this_instance
 from lab.embedded.services import ServiceError
-from lab.embedded.supervisor import Supervisor, free_bind, sole_supervisor
+from lab.embedded.supervisor import Supervisor, free_bind, sole_supervisor, supervisor_pid
 
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 120
@@ -51,7 +52,7 @@ def run(instance: Instance) -> int:
 
 def start(instance: Instance) -> int:
     """In the background; returns once the pages answer."""
-    if _is_running(instance) and _status(instance).get("state") == "running":
+    if _status(instance).get("state") == "running":
         print(f"Switchyard is running already: {_status(instance).get('url', '')}")
         return 0
     log_path = instance.log_path("supervisor")
@@ -69,7 +70,7 @@ def start(instance: Instance) -> int:
     while time.monotonic() < deadline:
         found = _status(instance)
         state = str(found.get("state", ""))
-        if state == "running" and _is_running(instance):
+        if state == "running":
             print(f"  Switchyard is up: {found['url']}")
             return 0
         if state and state not in {shown, "stopping", "failed"}:
@@ -95,16 +96,18 @@ def stop(instance: Instance) -> int:
                 instance.status_path.unlink(missing_ok=True)
         print("Switchyard is not running.")
         return 0
-    pid = int(_status(instance).get("pid", 0))
-    if pid > 1:
-        os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + STOP_TIMEOUT_S
+    deadline, told = time.monotonic() + STOP_TIMEOUT_S, None
     while time.monotonic() < deadline:
-        if not _is_running(instance):
+        pid = supervisor_pid(instance)
+        if pid is None:
             print("Switchyard has stopped.")
             return 0
+        if pid != told:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            told = pid
         time.sleep(0.1)
-    print(f"switchyard: the supervisor (process {pid}) does not end", file=sys.stderr)
+    print(f"switchyard: the supervisor (process {told}) does not end", file=sys.stderr)
     return 1
 
 
@@ -128,15 +131,16 @@ def manage(instance: Instance, arguments: list[str]) -> int:
 
 
 def _is_running(instance: Instance) -> bool:
-    with sole_supervisor(instance) as lock:
-        return lock is None
+    return supervisor_pid(instance) is not None
 
 
 def _status(instance: Instance) -> dict[str, Any]:
+    """What the running supervisor says of itself; nothing when it has not said anything yet."""
     try:
-        return dict(json.loads(instance.status_path.read_text()))
+        status = dict(json.loads(instance.status_path.read_text()))
     except (OSError, ValueError):
         return {}
+    return status if status.get("pid") == supervisor_pid(instance) else {}
 
 
 if __name__ == "__main__":

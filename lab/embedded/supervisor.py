@@ -215,13 +215,30 @@ def _worker(queue: str, processes: int) -> list[str]:
 @contextlib.contextmanager
 def sole_supervisor(instance: Instance) -> Iterator[IO[Any] | None]:
     """The instance's lock, held while inside; yields None when another supervisor has it."""
-    with instance.lock_path.open("a") as lock:
+    with instance.lock_path.open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield None
             return
+        # Whoever finds the lock taken reads here by whom: the status file may be that of a supervisor that was killed.
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
         yield lock
+
+
+def supervisor_pid(instance: Instance) -> int | None:
+    """The process that holds the lock; None when nobody does."""
+    try:
+        with instance.lock_path.open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return None
+            except BlockingIOError:
+                return int(lock.read() or 0) or None
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def free_bind(wanted: str | None) -> str:
