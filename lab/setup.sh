@@ -59,7 +59,7 @@ fi
 
 if [ ! -x .venv/bin/python ] || ! .venv/bin/python -c '' 2>/dev/null; then
   say "making the virtual environment with $python"
-  "$python" -m venv --clear .venv
+  "$python" -m venv --clear "$(readlink -f .venv)"  # venv takes no link
 fi
 
 lock=requirements.lock
