@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -49,7 +49,7 @@ from apps.jobs.actions import (
     submit_job,
     submit_jobs,
 )
-from apps.jobs.listing import first_pks, named, visible_parts
+from apps.jobs.listing import first_pks, visible_parts
 from apps.jobs.models import Job, JobKind, SubmissionKey
 from apps.jobs.queries import JobFilters, job_detail
 from apps.jobs.rights import require_for_job, visible_job
@@ -79,19 +79,11 @@ class JobFilterSet(filters.FilterSet):
         fields: list[str] = []
 
     def filter_queryset(self, queryset: QuerySet[Job]) -> QuerySet[Job]:
-        """As the pages narrow their list, too; what a search needs beside, `condition` says."""
-        return self.asked.narrow(queryset)
-
-    @property
-    def asked(self) -> JobFilters:
-        return JobFilters.from_params({name: self.form.cleaned_data[name] for name in TEXTS})
-
-    @property
-    def condition(self) -> Q:
-        since, until = self.form.cleaned_data["since"], self.form.cleaned_data["until"]
-        condition = named(self.asked.q) if self.asked.q else Q()
-        condition &= Q(created_at__gte=since) if since is not None else Q()
-        return condition & (Q(created_at__lt=until) if until is not None else Q())
+        """As the pages narrow their list, and by time."""
+        given = self.form.cleaned_data
+        jobs = JobFilters.from_params({name: given[name] for name in TEXTS}).narrow(queryset)
+        jobs = jobs.filter(created_at__gte=given["since"]) if given["since"] is not None else jobs
+        return jobs.filter(created_at__lt=given["until"]) if given["until"] is not None else jobs
 
 
 class Jobs(ApiViewSet):
@@ -120,9 +112,9 @@ class Jobs(ApiViewSet):
 
         filterset.is_valid()  # what is not, `page` refuses before it asks for the window
 
-        def window(beyond: Q, newest_first: bool, count: int) -> Sequence[int]:
+        def window(beyond: Q, newest_first: bool, count: int) -> QuerySet[Any]:
             parts = [filterset.filter_queryset(part) for part in visible_parts(request.user)]
-            return first_pks(parts, filterset.condition & beyond, newest_first=newest_first, count=count)
+            return first_pks(parts, beyond, newest_first=newest_first, count=count)
 
         return self.page(Job.objects.all(), window=window)
 

@@ -17,8 +17,8 @@ from apps.core.errors import InvalidInput
 SIZE = 50
 MAX_SIZE = 200
 
-# (what lies beyond the cursor, whether downward, how many) -> pks of the first so many.
-Window = Callable[[Q, bool, int], Sequence[int]]
+# (what lies beyond the cursor, whether downward, how many) -> a query for the pks of the first so many.
+Window = Callable[[Q, bool, int], QuerySet[Any]]
 
 
 class KeysetPagination(BasePagination):

@@ -7,6 +7,8 @@ jobs) is asked for its own next rows, and of these the page takes the first.
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db.models import Q, QuerySet
 
 from apps.accounts.models import Membership, User
@@ -20,20 +22,20 @@ def visible_parts(user: User) -> list[QuerySet[Job]]:
     """Together they are `visible_jobs(user)`; each by itself is one range of an index."""
     if user.is_operator:
         return [Job.objects.all()]
-    projects = list(Membership.objects.filter(user=user).values_list("project_id", flat=True))
+    projects = list(Membership.objects.filter(user=user).order_by().values_list("project_id", flat=True))
     own = Job.objects.filter(submitted_by=user)
     if len(projects) > MAX_PARTS:
         return [Job.objects.filter(project_id__in=projects), own]
     return [*(Job.objects.filter(project_id=pk) for pk in projects), own]
 
 
-def first_pks(parts: list[QuerySet[Job]], condition: Q, *, newest_first: bool, count: int) -> list[int]:
-    """The first `count` jobs of `parts` that meet the condition, in the order of their pks."""
+def first_pks(parts: list[QuerySet[Job]], condition: Q, *, newest_first: bool, count: int) -> QuerySet[Any]:
+    """Pks of the first `count` jobs of `parts` that meet the condition: a subquery for `pk__in`."""
     order = "-id" if newest_first else "id"
     heads = [part.filter(condition).order_by(order).values_list("id", flat=True)[:count] for part in parts]
     if len(heads) == 1:
-        return list(heads[0])
-    return list(heads[0].union(*heads[1:]).order_by(order)[:count])
+        return heads[0]
+    return heads[0].union(*heads[1:]).order_by(order)[:count]
 
 
 def count_up_to(parts: list[QuerySet[Job]], condition: Q, cap: int) -> int:
@@ -42,8 +44,3 @@ def count_up_to(parts: list[QuerySet[Job]], condition: Q, cap: int) -> int:
     if len(heads) == 1:
         return heads[0].count()
     return min(cap, heads[0].union(*heads[1:]).count())
-
-
-def named(text: str) -> Q:
-    """Jobs with this part in their name, or with this whole id, ours or the scheduler's."""
-    return Q(name__icontains=text) | Q(public_id=text) | Q(external_id=text)

@@ -16,6 +16,7 @@ from apps.accounts.models import User
 from apps.core.errors import InvalidInput, NotFound
 from apps.core.permissions import is_allowed
 from apps.jobs import folder
+from apps.jobs.listing import count_up_to, first_pks, visible_parts
 from apps.jobs.models import Checkpoint, Job, JobAttempt, JobEvent, JobKind, MetricSeries
 from apps.jobs.rights import job_roles, visible_job, visible_jobs
 from apps.jobs.spec import hours_for
@@ -23,6 +24,7 @@ from apps.jobs.states import ACTIVE, FAILURES, FINAL, WAITING, JobState
 
 PAGE_SIZE = 50
 CAP = 10_000
+NOTHING_MORE = Q()
 MAX_EVENTS = 100
 MAX_ATTEMPTS = 20
 MAX_CHECKPOINTS = 20
@@ -74,7 +76,8 @@ class JobFilters:
         return cls(states=tuple(sorted(set(states))), kind=kind, **texts)
 
     def narrow(self, jobs: QuerySet[Job]) -> QuerySet[Job]:
-        """All but the search for a name, which needs care (see `job_list`)."""
+        if self.q:  # a part of the name, or a whole id, ours or the scheduler's
+            jobs = jobs.filter(Q(name__icontains=self.q) | Q(public_id=self.q) | Q(external_id=self.q))
         if self.states:
             jobs = jobs.filter(state__in=self.states)
         if self.kind:
@@ -99,36 +102,30 @@ class JobPage:
     previous: str | None
 
 
-def filtered_jobs(user: User, filters: JobFilters) -> QuerySet[Job]:
-    """The jobs this person may see and asked for.
+def first_jobs(
+    user: User, filters: JobFilters, count: int, *, beyond: Q = NOTHING_MORE, newest_first: bool = True
+) -> list[Job]:
+    """The first `count` jobs that this person may see and asked for, without their scripts."""
+    pks = first_pks(_parts(user, filters), beyond, newest_first=newest_first, count=count)
+    rows = Job.objects.filter(pk__in=pks).select_related("project", "cluster", "submitted_by").defer("script")
+    return list(rows.order_by("-id" if newest_first else "id"))
 
-    Ordered by id, the planner would rather walk the whole table than use the trigram index, so a search for a name
-    first collects its rows by that index. A name so common that there are more than the cap is soon found by walking.
-    """
-    jobs = filters.narrow(visible_jobs(user))
-    if filters.q is None:
-        return jobs
-    exact = Q(public_id=filters.q) | Q(external_id=filters.q)
-    found = jobs.filter(name__icontains=filters.q).order_by().values_list("pk", flat=True)
-    pks = list(found[: CAP + 1])
-    if len(pks) > CAP:
-        return jobs.filter(name__icontains=filters.q)
-    pks += jobs.filter(exact).order_by().values_list("pk", flat=True)[:CAP]
-    return jobs.filter(pk__in=pks)
+
+def _parts(user: User, filters: JobFilters) -> list[QuerySet[Job]]:
+    return [filters.narrow(part) for part in visible_parts(user)]
 
 
 def job_list(
     user: User, filters: JobFilters, *, after: str | None = None, before: str | None = None, size: int = PAGE_SIZE
 ) -> JobPage:
     """One page. `after` and `before` are public ids of jobs at the edges of the page that was shown."""
-    jobs = filtered_jobs(user, filters).select_related("project", "cluster", "submitted_by").defer("script")
     if before:
-        rows = list(jobs.filter(pk__gt=_edge(user, before, "before")).order_by("id")[: size + 1])
+        newer = Q(pk__gt=_edge(user, before, "before"))
+        rows = first_jobs(user, filters, size + 1, beyond=newer, newest_first=False)
         more, rows = len(rows) > size, rows[:size][::-1]
         return JobPage(rows, next=rows[-1].public_id if rows else None, previous=rows[0].public_id if more else None)
-    if after:
-        jobs = jobs.filter(pk__lt=_edge(user, after, "after"))
-    rows = list(jobs.order_by("-id")[: size + 1])
+    older = Q(pk__lt=_edge(user, after, "after")) if after else NOTHING_MORE
+    rows = first_jobs(user, filters, size + 1, beyond=older)
     more, rows = len(rows) > size, rows[:size]
     previous = rows[0].public_id if rows and after else None
     return JobPage(rows, next=rows[-1].public_id if more else None, previous=previous)
@@ -143,7 +140,7 @@ def _edge(user: User, public_id: str, name: str) -> int:
 
 def capped_total(user: User, filters: JobFilters) -> tuple[int, bool]:
     """How many there are, counted up to 10,000, and whether there are more."""
-    count = filtered_jobs(user, filters).order_by()[: CAP + 1].count()
+    count = count_up_to(_parts(user, filters), NOTHING_MORE, CAP + 1)
     return min(count, CAP), count > CAP
 
 

@@ -10,7 +10,7 @@ from apps.accounts.models import User
 from apps.accounts.permissions import visible_projects
 from apps.inventory.models import Accelerator, Cluster, Node
 from apps.jobs.models import Job
-from apps.jobs.queries import JobFilters, filtered_jobs
+from apps.jobs.queries import JobFilters, first_jobs
 from apps.jobs.rights import visible_jobs
 
 SHOWN = 20
@@ -41,8 +41,7 @@ def _exact(user: User, text: str) -> list[Hit]:
 
 
 def _by_name(user: User, text: str) -> list[Hit]:
-    jobs = filtered_jobs(user, JobFilters(q=text)).select_related("cluster").order_by("-id")[:SHOWN]
-    hits = [_job_hit(job) for job in jobs]
+    hits = [_job_hit(job) for job in first_jobs(user, JobFilters(q=text), SHOWN)]
     for node in Node.objects.filter(name__icontains=text, retired_at__isnull=True).order_by("name")[:SHOWN]:
         hits.append(Hit("node", node.name, node.state, f"/nodes/{node.pk}/"))
     for project in visible_projects(user).filter(Q(name__icontains=text) | Q(title__icontains=text))[:SHOWN]:
