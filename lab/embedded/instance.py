@@ -70,7 +70,7 @@ class Instance:
             "REDIS_URL": f"redis+socket://{sockets}/valkey.sock",
             "SWITCHYARD_LOCAL_CLUSTER": "on",
             "SWITCHYARD_EXAMPLES_DIR": str(self.state_dir / "examples"),
-            "SWITCHYARD_JOB_PYTHON": sys.executable,
+            "SWITCHYARD_JOB_PYTHON": str(_open_python()),
             "PYTHONUNBUFFERED": "1",
         }
         inherited = {name: value for name, value in os.environ.items() if name != "SWITCHYARD_SECRET_KEY"}
@@ -78,4 +78,11 @@ class Instance:
 
 
 def this_instance() -> Instance:
-    return Instance(Path(os.environ.get("SWITCHYARD_STATE_DIR") or BASE_DIR / "var").absolute())
+    """Where `var` is a link, what it leads to: jobs of other users may pass through there, and not through the link."""
+    return Instance(Path(os.environ.get("SWITCHYARD_STATE_DIR") or BASE_DIR / "var").resolve())
+
+
+def _open_python() -> Path:
+    """This interpreter by its folder's real path, for the same reason; in it, the environment's own name for it."""
+    executable = Path(sys.executable)
+    return executable.parent.resolve() / executable.name
