@@ -5,13 +5,14 @@ from __future__ import annotations
 from django.urls import URLPattern, URLResolver, include, path, re_path
 from django.views.decorators.csrf import csrf_exempt
 
-from apps.api import inventory, jobs
+from apps.api import accounts, inventory, jobs
 from apps.api.docs import Docs, NothingHere, Schema
 
 app_name = "api"
 v1: list[URLPattern | URLResolver] = [
     *jobs.urlpatterns,
     *inventory.urlpatterns,
+    *accounts.urlpatterns,
     path("schema/", Schema.as_view(), name="schema"),
 ]
 urlpatterns: list[URLPattern | URLResolver] = [

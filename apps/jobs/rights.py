@@ -26,7 +26,7 @@ def visible_jobs(user: User, jobs: QuerySet[Job] | None = None) -> QuerySet[Job]
     jobs = Job.objects.all() if jobs is None else jobs
     if user.is_operator:
         return jobs
-    projects = list(Membership.objects.filter(user=user).values_list("project_id", flat=True))
+    projects = list(Membership.objects.filter(user=user).order_by().values_list("project_id", flat=True))
     return jobs.filter(Q(project_id__in=projects) | Q(submitted_by=user))
 
 

@@ -86,11 +86,9 @@ def submit_jobs(
         if key.job_ids:
             return _jobs_in_order(key.job_ids)
     _require_open(project, cluster)
-    identity = unix_identity_for(by, cluster)
-    if identity is None:
-        raise InvalidInput({"cluster": f"You have no account on {cluster}; ask an operator of the site for one."})
+    unix_user = _unix_user(by, cluster)
     specs = _within_limits(specs, cluster, by)
-    jobs = _store(project, cluster, specs, by, identity.unix_user, copied_from, hold)
+    jobs = _store(project, cluster, specs, by, unix_user, copied_from, hold)
     if project.is_metered:
         reserve_hours_bulk(
             project,
@@ -110,6 +108,8 @@ def check_job(project: Project, cluster: Cluster, spec: JobSpec, *, by: User, ho
     with _fields_of_one_job():
         (spec,) = _validated([spec])
         _require_open(project, cluster)
+        if cluster.scheduler != "local":  # there one is made at the first submit, and a check stores nothing
+            _unix_user(by, cluster)
         (spec,) = _within_limits([spec], cluster, by)
     gpu_hours, cpu_hours = hours_for(spec, spec.time_limit_s or 0)
     left = hours_left(project)
@@ -171,6 +171,13 @@ def _require_open(project: Project, cluster: Cluster) -> None:
         raise InvalidInput({"project": f"{project} is closed: it takes no new jobs."})
     if not cluster.is_enabled:
         raise InvalidInput({"cluster": f"{cluster} is switched off: it takes no new jobs."})
+
+
+def _unix_user(by: User, cluster: Cluster) -> str:
+    identity = unix_identity_for(by, cluster)
+    if identity is None:
+        raise InvalidInput({"cluster": f"You have no account on {cluster}; ask an operator of the site for one."})
+    return identity.unix_user
 
 
 def _within_limits(specs: Sequence[JobSpec], cluster: Cluster, by: User) -> list[JobSpec]:
