@@ -7,19 +7,18 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from django.core.exceptions import ValidationError
-from django.db import IntegrityError, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from apps.core.audit import record
 from apps.core.errors import InvalidInput
 from apps.core.permissions import require, site_roles
-from apps.inventory.models import Accelerator, AcceleratorUse, Cluster, Node, Site
+from apps.inventory.models import Accelerator, AcceleratorUse, Cluster, Site
 from apps.inventory.observed import record_cluster_view
 
 __all__ = [
     "close_accelerator_uses",
     "edit_cluster",
-    "edit_node",
     "ensure_cluster",
     "open_accelerator_uses",
     "record_cluster_view",
@@ -65,32 +64,6 @@ def edit_cluster(cluster: Cluster, *, title: str, is_enabled: bool, site: Site |
     after = {"title": title, "is_enabled": is_enabled, "site": str(site or "")}
     record("cluster.edit", by=by, target=cluster, before=before, after=after)
     return cluster
-
-
-@transaction.atomic
-def edit_node(
-    node: Node, *, position_u: int | None, height_u: int, face: str, serial: str, comment: str, by: Any
-) -> Node:
-    """Where the node stands and what is known of it. Raises InvalidInput when another one stands there."""
-    require("inventory.edit", site_roles(by))
-    names = ("position_u", "height_u", "face", "serial", "comment")
-    before = {name: getattr(node, name) for name in names}
-    node.position_u, node.height_u, node.face, node.serial, node.comment = position_u, height_u, face, serial, comment
-    if node.rack is not None and position_u is not None and position_u + height_u - 1 > node.rack.height_u:
-        raise InvalidInput(
-            {"position_u": f"It would reach beyond the top of the rack, which has {node.rack.height_u} U."}
-        )
-    try:
-        node.full_clean(validate_constraints=False)
-        with transaction.atomic():
-            node.save(update_fields=[*names, "updated_at"])
-    except ValidationError as error:
-        raise InvalidInput(error.message_dict) from None
-    except IntegrityError:
-        raise InvalidInput({"position_u": "Another node stands in these units of the rack."}) from None
-    after = {name: getattr(node, name) for name in names}
-    record("node.edit", by=by, target=node, before=before, after=after)
-    return node
 
 
 def record_poll_success(cluster: Cluster, *, cursor: str, duration_ms: int) -> None:

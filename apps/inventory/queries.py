@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import Count, Prefetch, Q, QuerySet, Sum
+from django.db.models import Count, F, Prefetch, Q, QuerySet, Sum
 from django.utils import timezone
 
 from apps.core.errors import InvalidInput, NotFound
 from apps.core.models import AuditEntry
-from apps.inventory.models import Cluster, Hall, Node, Partition, Region
+from apps.inventory.models import Accelerator, AcceleratorUse, Cluster, Hall, Node, Partition, Rack, Region, Site
 from apps.inventory.noderange import is_range, node_names
 
 STALE_AFTER_S = 30
@@ -156,30 +156,76 @@ def node_of(pk: int) -> Node:
     return node
 
 
-def site_tree() -> list[Region]:
-    """Regions with their sites and halls, each hall with `rack_count`, `node_count` and `bad_count`; three queries."""
-    bad = Q(racks__nodes__state__in=["down", "drained", "draining", "unknown"], racks__nodes__retired_at__isnull=True)
-    live = Q(racks__nodes__retired_at__isnull=True)
-    halls = Hall.objects.annotate(
-        rack_count=Count("racks", distinct=True),
-        node_count=Count("racks__nodes", filter=live, distinct=True),
-        bad_count=Count("racks__nodes", filter=bad, distinct=True),
-    )
-    return list(Region.objects.prefetch_related("sites", Prefetch("sites__halls", queryset=halls)))
+# The first that a node of the hall is in is the hall's worst.
+WORST_FIRST = ("down", "unknown", "drained", "draining", "planned", "mixed", "allocated", "idle")
+
+
+@dataclass(frozen=True)
+class HallSummary:
+    hall: Hall
+    racks: int
+    by_state: dict[str, int]
+
+    @property
+    def nodes(self) -> int:
+        return sum(self.by_state.values())
+
+    @property
+    def worst(self) -> str | None:
+        return next((state for state in WORST_FIRST if state in self.by_state), None)
+
+
+@dataclass(frozen=True)
+class SiteSummary:
+    site: Site
+    halls: list[HallSummary]
+
+
+@dataclass(frozen=True)
+class RegionSummary:
+    region: Region
+    sites: list[SiteSummary]
+
+
+def site_tree() -> list[RegionSummary]:
+    """All places down to the halls, with what stands in them, in five queries."""
+    racks = Rack.objects.filter(retired_at__isnull=True).values("hall").annotate(n=Count("id")).order_by()
+    rack_counts = {row["hall"]: row["n"] for row in racks}
+    standing = Node.objects.filter(retired_at__isnull=True, rack__isnull=False)
+    states: dict[int, dict[str, int]] = {}
+    for row in standing.values("rack__hall", "state").annotate(n=Count("id")).order_by("-n", "state"):
+        states.setdefault(row["rack__hall"], {})[row["state"]] = row["n"]
+    halls: dict[int, list[HallSummary]] = {}
+    for hall in Hall.objects.filter(retired_at__isnull=True):
+        summary = HallSummary(hall, rack_counts.get(hall.pk, 0), states.get(hall.pk, {}))
+        halls.setdefault(hall.site_id, []).append(summary)
+    sites: dict[int, list[SiteSummary]] = {}
+    for site in Site.objects.filter(retired_at__isnull=True):
+        sites.setdefault(site.region_id, []).append(SiteSummary(site, halls.get(site.pk, [])))
+    regions = Region.objects.filter(retired_at__isnull=True)
+    return [RegionSummary(region, sites.get(region.pk, [])) for region in regions]
 
 
 def hall_with_racks(pk: int) -> Hall:
     """The hall, its racks and their nodes in three queries."""
-    standing = Node.objects.filter(retired_at__isnull=True).order_by("-position_u")
+    standing = Node.objects.filter(retired_at__isnull=True).order_by(F("position_u").desc(nulls_last=True), "name")
+    racks = Rack.objects.filter(retired_at__isnull=True).prefetch_related(Prefetch("nodes", queryset=standing))
     hall = (
         Hall.objects.select_related("site__region")
-        .prefetch_related(Prefetch("racks__nodes", queryset=standing))
+        .prefetch_related(Prefetch("racks", queryset=racks))
         .filter(pk=pk)
         .first()
     )
     if hall is None:
         raise NotFound("There is no such hall.")
     return hall
+
+
+def card_uses(node: Node) -> list[tuple[Accelerator, AcceleratorUse | None]]:
+    """The node's cards by index, each with who holds it now; two queries."""
+    cards = list(node.accelerators.filter(retired_at__isnull=True).order_by("index"))
+    uses = {use.accelerator_id: use for use in AcceleratorUse.objects.filter(accelerator__in=cards, ended_at=None)}
+    return [(card, uses.get(card.pk)) for card in cards]
 
 
 def history_of(row: Any, limit: int = 50) -> list[AuditEntry]:

@@ -263,11 +263,3 @@ class GrantForm(forms.Form):
 class ClusterForm(forms.Form):
     title = forms.CharField(max_length=120, required=False)
     is_enabled = forms.BooleanField(required=False, label="On", help_text="An off cluster takes no jobs, is not asked.")
-
-
-class NodeForm(forms.Form):
-    position_u = forms.IntegerField(required=False, min_value=1, max_value=100, label="Lowest unit (U)")
-    height_u = forms.IntegerField(min_value=1, max_value=100, label="Height (U)")
-    face = forms.ChoiceField(choices=[("front", "front"), ("rear", "rear")])
-    serial = forms.CharField(required=False, max_length=100)
-    comment = forms.CharField(required=False, max_length=500)

@@ -1,42 +1,39 @@
-"""Places, nodes, clusters, the catalogue, and the manifest."""
+"""Pages of places, nodes, clusters and the catalogue; what operators change of them is in site_edits.py."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import path
-from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from django.views.decorators.http import require_GET, require_POST
 
 from apps.core.errors import InvalidInput
-from apps.inventory.actions import edit_cluster, edit_node
-from apps.inventory.models import AcceleratorModel, AcceleratorUse, Cluster, NodeState, NodeType, Rack
+from apps.inventory.actions import edit_cluster
+from apps.inventory.models import AcceleratorModel, Cluster, Node, NodeState, NodeType, Rack
 from apps.inventory.queries import (
     NodeFilters,
+    card_uses,
     cluster_named,
     cluster_summaries,
     cluster_summary,
     hall_with_racks,
+    history_of,
     is_stale,
     node_list,
     node_of,
     partitions_of,
     site_tree,
 )
-from apps.web.forms import ClusterForm, NodeForm
+from apps.jobs.models import Job
+from apps.jobs.rights import visible_jobs
+from apps.web.forms import ClusterForm
 from apps.web.render import allows, form_errors, page, toast
+from apps.web.templatetags.show import STATES
 
-_COLOURS = {
-    "idle": ("ok", "○"),
-    "mixed": ("info", "◐"),
-    "allocated": ("info", "●"),
-    "down": ("bad", "✗"),
-    "drained": ("warn", "▬"),
-    "draining": ("warn", "▭"),
-    "planned": ("", "·"),
-    "unknown": ("warn", "?"),
-}
+_NODE_FILTERS = ("cluster", "state", "partition", "node_type", "q")
 
 
 @require_GET
@@ -45,36 +42,44 @@ def site(request: HttpRequest) -> HttpResponse:
     return page(request, "inventory/site.html", {"nav": "site", "regions": site_tree(), "tab": "site"})
 
 
+@dataclass(frozen=True)
+class DrawnNode:
+    """`row` and `span` are lines of the rack's grid, row 1 at the top; no row: its position is not known."""
+
+    node: Node
+    row: int | None
+    span: int
+    colour: str
+    glyph: str
+    word: str
+
+
 @require_GET
 @allows("inventory.view")
 def hall(request: HttpRequest, pk: int) -> HttpResponse:
     found = hall_with_racks(pk)
-    racks = [(rack, _elevation(rack)) for rack in found.racks.all()]
-    return page(request, "inventory/hall.html", {"nav": "site", "hall": found, "racks": racks})
+    racks = [(rack, [_drawn(node, rack) for node in rack.nodes.all()]) for rack in found.racks.all()]
+    nodes = sum(len(drawn) for _, drawn in racks)
+    return page(request, "inventory/hall.html", {"nav": "site", "hall": found, "racks": racks, "node_count": nodes})
 
 
-def _elevation(rack: Rack) -> list[dict[str, Any]]:
-    """Each node with the grid rows it fills: row 1 is the top unit."""
-    drawn = []
-    for node in rack.nodes.all():
-        colour, glyph = _COLOURS.get(node.state, ("", "?"))
-        start = None
-        if node.position_u is not None:
-            start = rack.height_u - (node.position_u + node.height_u - 1) + 1
-        drawn.append({"node": node, "start": start, "span": node.height_u, "colour": colour, "glyph": glyph})
-    return drawn
+def _drawn(node: Node, rack: Rack) -> DrawnNode:
+    colour, glyph, word = STATES.get(node.state, ("idle", "?", node.state))
+    row = None if node.position_u is None else rack.height_u - (node.position_u + node.height_u - 1) + 1
+    return DrawnNode(node, row if row is not None and row >= 1 else None, node.height_u, colour, glyph, word)
 
 
 @require_GET
 @allows("inventory.view")
 def nodes(request: HttpRequest) -> HttpResponse:
-    chosen = {n: request.GET.get(n, "").strip()[:200].replace("\0", "") for n in ("cluster", "state", "partition", "q")}
+    chosen = {name: request.GET.get(name, "").strip()[:200].replace("\0", "") for name in _NODE_FILTERS}
     problems: dict[str, list[str]] = {}
     after = request.GET.get("after", "")
     try:
-        if after and not after.isdecimal():
+        if after and not (after.isascii() and after.isdigit() and len(after) < 19):
             raise InvalidInput({"after": "This is no node to go on from; start at the first page."})
-        shown = node_list(NodeFilters(**{k: v or None for k, v in chosen.items()}), after=int(after) if after else None)
+        filters = NodeFilters(**{name: value or None for name, value in chosen.items()})
+        shown = node_list(filters, after=int(after) if after else None)
     except InvalidInput as error:  # the page stays, and says which filter was no use
         problems, shown = error.fields, node_list(NodeFilters())
     context = {
@@ -86,33 +91,36 @@ def nodes(request: HttpRequest) -> HttpResponse:
         "has_filters": any(chosen.values()),
         "states": NodeState.values,
         "clusters": Cluster.objects.values_list("name", flat=True)[:200],
+        "types": NodeType.objects.filter(nodes__isnull=False).distinct().values_list("name", flat=True)[:200],
     }
     return page(request, "inventory/nodes.html", context)
 
 
-@require_http_methods(["GET", "POST"])
+@require_GET
 @allows("inventory.view")
 def node(request: HttpRequest, pk: int) -> HttpResponse:
     found = node_of(pk)
-    names = ("position_u", "height_u", "face", "serial", "comment")
-    form = NodeForm(request.POST or None, initial={name: getattr(found, name) for name in names})
-    if request.method == "POST" and form.is_valid():
-        with form_errors(form):
-            edit_node(found, by=request.user, **form.cleaned_data)
-            toast(request, "Saved.")
-            return redirect("web:node", pk)
-    cards = list(found.accelerators.filter(retired_at__isnull=True))
-    uses = AcceleratorUse.objects.filter(accelerator__in=cards, ended_at__isnull=True)
+    cards = card_uses(found)
+    job_ids = {use.attempt_key.partition(":")[0] for _, use in cards if use is not None}
+    mine = visible_jobs(request.user, Job.objects.filter(public_id__in=job_ids))
+    names: dict[str, str] = dict(mine.values_list("public_id", "name"))
     context = {
         "nav": "site",
-        "node": node_of(pk),
-        "cards": cards,
-        "uses": {use.accelerator_id: use for use in uses},
+        "tab": "nodes",
+        "node": found,
+        "cards": [(card, use, _job_of(use, names)) for card, use in cards],
         "changes": found.state_changes.order_by("-at", "-id")[:50],
-        "form": form,
+        "partitions": found.partitions.filter(retired_at__isnull=True),
+        "history": history_of(found),
         "is_stale": found.cluster is not None and is_stale(found.cluster),
     }
-    return page(request, "inventory/node.html", context, 422 if form.errors else 200)
+    return page(request, "inventory/node.html", context)
+
+
+def _job_of(use: Any, names: dict[str, str]) -> tuple[str, str] | None:
+    """Id and name of the job that holds a card, if this person may see it."""
+    public_id = "" if use is None else use.attempt_key.partition(":")[0]
+    return (public_id, names[public_id]) if public_id in names else None
 
 
 @require_GET
@@ -147,6 +155,7 @@ def _show_cluster(request: HttpRequest, name: str, form: ClusterForm | None) -> 
         "cluster": found,
         "partitions": partitions_of(found),
         "form": form or ClusterForm(initial={"title": found.title, "is_enabled": found.is_enabled}),
+        "history": history_of(found) if request.user.is_operator else [],
     }
     return page(request, "inventory/cluster.html", context, 422 if form else 200)
 

@@ -124,7 +124,7 @@ def retire(request: HttpRequest, kind: str, pk: int) -> HttpResponse:
 @allows("inventory.edit")
 def manifest(request: HttpRequest) -> HttpResponse:
     """Upload, look at the diff, apply: the text comes back with the second press, so nothing is kept in between."""
-    form = ManifestForm(request.POST or None, request.FILES or None)
+    form = ManifestForm(request.POST, request.FILES) if request.method == "POST" else ManifestForm()
     context: dict[str, Any] = {"nav": "site", "tab": "manifest", "form": form}
     if request.method == "POST" and form.is_valid():
         with form_errors(form):
@@ -140,7 +140,7 @@ def manifest(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @allows("inventory.edit")
 def table(request: HttpRequest) -> HttpResponse:
-    form = TableForm(request.POST or None, request.FILES or None)
+    form = TableForm(request.POST, request.FILES) if request.method == "POST" else TableForm()
     if request.method == "POST" and form.is_valid():
         with form_errors(form):
             data = form.cleaned_data["file"].read(MAX_TABLE_BYTES + 1)

@@ -16,7 +16,7 @@ from apps.core.units import format_bytes, format_duration
 register = template.Library()
 
 # Each state has a colour, a glyph and a word: never colour alone.
-_STATES = {
+STATES = {
     "queued": ("pending", "○", "queued"),
     "dispatching": ("pending", "◔", "handing over"),
     "unknown": ("warn", "?", "unknown"),
@@ -47,7 +47,7 @@ _STATES = {
 @register.simple_tag
 def state(name: str, wanted: str = "", held: bool = False) -> SafeString:
     """A chip: glyph and word, e.g. `● running`, `⊘ cancelling …`, `○ pending, held`."""
-    colour, glyph, word = _STATES.get(name, ("idle", "?", name.replace("_", " ")))
+    colour, glyph, word = STATES.get(name, ("idle", "?", name.replace("_", " ")))
     if wanted == "cancel":
         colour, glyph, word = "warn", "⊘", "cancelling …"
     elif wanted in {"hold", "release"}:
@@ -65,6 +65,14 @@ def duration(seconds: float | None) -> str:
 @register.filter
 def size(size_bytes: int | None) -> str:
     return format_bytes(size_bytes)
+
+
+@register.filter
+def bandwidth(bytes_per_s: float | None) -> str:
+    """Makers count in powers of ten: `3.35 TB/s`."""
+    if bytes_per_s is None:
+        return "—"
+    return f"{bytes_per_s / 1e12:.3g} TB/s" if bytes_per_s >= 1e12 else f"{bytes_per_s / 1e9:.3g} GB/s"
 
 
 @register.filter

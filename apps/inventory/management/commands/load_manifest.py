@@ -34,6 +34,8 @@ class Command(BaseCommand):
         except InvalidInput as error:
             texts = [text for texts in error.fields.values() for text in texts]
             raise CommandError("\n".join(f"{file}: {text}" for text in texts)) from None
+        if options["verbosity"] == 0:
+            return
         for change in plan.changes:
             self.stdout.write(str(change))
         self.stdout.write(f"{'would be: ' if dry_run else ''}{plan.summary()}")
