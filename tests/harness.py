@@ -21,11 +21,17 @@ from urllib.parse import quote
 
 import pytest
 
+from lab.embedded.instance import open_python
 from lab.embedded.services import Postgres, Valkey, start, stop
+from lab.embedded.supervisor import copy_examples
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 _ROOT = Path(tempfile.mkdtemp(prefix="swy-test-", dir="/tmp"))
 _SOCKETS = _ROOT / "s"
+# What jobs of other users read: the checkout itself may be closed to them.
+_OPEN = Path(tempfile.mkdtemp(prefix="swy-open-", dir="/tmp"))
+_OPEN.chmod(0o755)
+copy_examples(_OPEN / "examples")
 _SOCKETS.mkdir(mode=0o700)
 (_ROOT / "state" / "static").mkdir(parents=True)
 
@@ -52,6 +58,7 @@ class Services:
         for service in (self.valkey, self.postgres):
             stop(service, self.processes[service.name])
         shutil.rmtree(_ROOT, ignore_errors=True)
+        shutil.rmtree(_OPEN, ignore_errors=True)
 
 
 SERVICES = Services()
@@ -63,8 +70,8 @@ os.environ |= {
     "SWITCHYARD_SECRET_KEY": secrets.token_urlsafe(48),
     "SWITCHYARD_STATE_DIR": str(_ROOT / "state"),
     "SWITCHYARD_LOCAL_CLUSTER": "on",
-    "SWITCHYARD_EXAMPLES_DIR": str(BASE_DIR / "examples"),
-    "SWITCHYARD_JOB_PYTHON": sys.executable,
+    "SWITCHYARD_EXAMPLES_DIR": str(_OPEN / "examples"),
+    "SWITCHYARD_JOB_PYTHON": str(open_python()),
     "SWITCHYARD_ALLOWED_HOSTS": "testserver,127.0.0.1,localhost",
     "DATABASE_URL": f"postgres://app@{quote(str(_SOCKETS), safe='')}/switchyard",
     "REDIS_URL": f"redis+socket://{_SOCKETS}/valkey.sock",

@@ -70,7 +70,7 @@ class Instance:
             "REDIS_URL": f"redis+socket://{sockets}/valkey.sock",
             "SWITCHYARD_LOCAL_CLUSTER": "on",
             "SWITCHYARD_EXAMPLES_DIR": str(self.state_dir / "examples"),
-            "SWITCHYARD_JOB_PYTHON": str(_open_python()),
+            "SWITCHYARD_JOB_PYTHON": str(open_python()),
             "PYTHONUNBUFFERED": "1",
         }
         inherited = {name: value for name, value in os.environ.items() if name != "SWITCHYARD_SECRET_KEY"}
@@ -82,7 +82,7 @@ def this_instance() -> Instance:
     return Instance(Path(os.environ.get("SWITCHYARD_STATE_DIR") or BASE_DIR / "var").resolve())
 
 
-def _open_python() -> Path:
+def open_python() -> Path:
     """This interpreter by its folder's real path, for the same reason; in it, the environment's own name for it."""
     executable = Path(sys.executable)
     return executable.parent.resolve() / executable.name

@@ -77,7 +77,7 @@ class Supervisor:
         postgres = self.services["postgres"][0]
         assert isinstance(postgres, Postgres)
         postgres.create_database(DATABASE)
-        _copy_examples(self.instance.state_dir / "examples")
+        copy_examples(self.instance.state_dir / "examples")
         for words, command in (
             ("bringing the database up to date", ["migrate", "--no-input", "-v", "0"]),
             ("collecting static files", ["collectstatic", "--no-input", "-v", "0", *_NOT_SERVED]),
@@ -299,7 +299,7 @@ def _cut_log(path: Path) -> None:
         path.replace(path.with_suffix(".log.1"))
 
 
-def _copy_examples(target: Path) -> None:
+def copy_examples(target: Path) -> None:
     """Jobs of other uids read them here: the checkout itself may be closed to them."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(BASE_DIR / "examples", target, ignore=shutil.ignore_patterns("__pycache__"))

@@ -54,7 +54,7 @@ def test_two_nodes_with_names(data):
     ]
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="the shared cases are not here")
+@pytest.mark.skipif(not SHARED.exists(), reason="reads ../shared, which is not beside this checkout")
 def test_the_shared_case_has_two_nodes_with_names(hall, cast):
     done = import_nodes(SHARED.read_bytes(), hall=hall, by=cast.rex)
     assert done.added == ("gpu101", "gpu102")

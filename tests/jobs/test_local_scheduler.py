@@ -17,6 +17,7 @@ from apps.jobs.schedulers.base import ObservedAccelerator, RunAs, Submission, Su
 from apps.jobs.schedulers.local import LocalScheduler
 from apps.jobs.schedulers.local_queue import Amount, RunningJob, WaitingJob, decide
 from apps.jobs.states import FINAL, JobState
+from lab.embedded.instance import open_python
 from tests.cast import local_config
 from tests.harness import BASE_DIR
 from tests.waiting import wait_until
@@ -171,8 +172,11 @@ def test_nobody_runs_as_root_or_as_nobody_known(config, run_as):
         submit(LocalScheduler(**config), "true", run_as=run_as)
 
 
-def test_an_ordinary_user_must_allow_jobs_as_themselves(config):
+def test_an_ordinary_user_must_allow_jobs_as_themselves(config, jobs_root):
     """Seen from a process without root: refused, unless the install says so, and then the cluster says so too."""
+    code = jobs_root / "code"  # the checkout itself may be closed to other users
+    shutil.copytree(BASE_DIR / "apps", code / "apps", ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run(["chmod", "-R", "a+rX", str(code)], check=True)
     program = (
         "import os, sys, json, shutil, tempfile\n"
         "if os.geteuid() == 0:\n    os.setgroups([]); os.setgid(59903); os.setuid(59903)\n"
@@ -190,7 +194,11 @@ def test_an_ordinary_user_must_allow_jobs_as_themselves(config):
         "shutil.rmtree(root)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, json.dumps(config), str(BASE_DIR)], capture_output=True, text=True, timeout=60
+        [str(open_python()), "-c", program, json.dumps(config), str(code)],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     lines = done.stdout.splitlines()
     assert lines[0].startswith("refused: this cluster would have to run jobs as"), done.stderr
