@@ -107,7 +107,7 @@ def test_a_worker_that_is_killed_before_the_call_leaves_the_job_to_another(cast,
 
 
 def test_two_workers_with_the_same_job(cast, count_dir):
-    """And the poll twice at once: a task that is delivered twice does its work once."""
+    """And both polls twice at once (case E01): a task that is delivered twice does its work once."""
     job = counting(cast, count_dir)
     command = (
         "import django; django.setup(); from apps.jobs.dispatch import dispatch_jobs;"
