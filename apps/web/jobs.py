@@ -94,7 +94,8 @@ def job(request: HttpRequest, public_id: str) -> HttpResponse:
 
 
 def _status_context(detail: JobDetail) -> dict[str, Any]:
-    names = [series.name for series in detail.series]
+    by_name = {series.name: series for series in detail.series}
+    groups = chart_groups(list(by_name))
     return {
         "nav": "jobs",
         "detail": detail,
@@ -102,7 +103,8 @@ def _status_context(detail: JobDetail) -> dict[str, Any]:
         "sentence": sentence(detail.job, timezone.now()),
         "why_failed": why_failed(detail),
         "timeline": timeline(detail),
-        "groups": chart_groups(names),
+        "groups": groups,
+        "key_series": [by_name[name] for names in groups for name in names][:4],
         "is_final": detail.job.state in FINAL,
         "is_stale": is_stale(detail.job.cluster),
     }

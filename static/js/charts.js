@@ -9,7 +9,7 @@
     return Object.assign({}, layout, {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", colorway: palette(),
       font: { family: css("--sans"), size: 12, color: css("--text") },
-      margin: { l: 52, r: 12, t: 8, b: 40 }, hovermode: "x unified",
+      margin: { l: 52, r: 12, t: 24, b: 40 }, legend: { orientation: "h", x: 0, y: 1.12 }, hovermode: "x unified",
       hoverlabel: { bgcolor: css("--surface"), bordercolor: css("--line"), font: { color: css("--text") } },
       xaxis: Object.assign({}, axis, layout.xaxis), yaxis: Object.assign({}, axis, layout.yaxis),
     });

@@ -168,7 +168,7 @@ def test_the_preview_shows_the_exact_script_and_what_it_needs_and_stores_nothing
     shown = text_of(answer)
     assert "#!/bin/bash echo hello" in shown
     assert "4 CPU-hours" in shown
-    assert "of 10,000 CPU-hours" in shown
+    assert "10,000 CPU-hours" in shown
     assert (Job.objects.count(), Allocation.objects.get(unit="cpu_hours").reserved) == (0, 0)
 
 

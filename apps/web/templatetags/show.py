@@ -78,12 +78,22 @@ def bandwidth(bytes_per_s: float | None) -> str:
 @register.filter
 def hours(value: Decimal | None) -> str:
     """Three significant digits, so that a minute of one CPU is not "0.0"."""
+    return number(None if value is None else float(value))
+
+
+@register.filter
+def number(value: float | None) -> str:
+    """Three significant digits, with separators, and without an exponent where people can read it: 112,000, 0.00178."""
     if value is None:
         return "—"
-    number = float(value)
-    if number == 0:
+    if value == 0:
         return "0"
-    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+    rounded = float(f"{value:.3g}")
+    if not 1e-6 <= abs(rounded) < 1e12:
+        return f"{value:.3g}"
+    if abs(rounded) >= 100:
+        return f"{rounded:,.0f}"
+    return f"{Decimal(f'{value:.3g}'):f}"
 
 
 @register.filter
