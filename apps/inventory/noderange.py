@@ -12,7 +12,7 @@ MAX_NAMES = 20_000
 # One name is a host name: letters, digits, `-`, `_` and `.`; ranges stand in brackets.
 _WRITTEN = re.compile(r"[A-Za-z0-9._\-\[\],]{1,4000}")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
-_RANGE = re.compile(r"(\d{1,9})-(\d{1,9})")
+_RANGE = re.compile(r"(\d+)-(\d+)")
 
 
 def node_names(text: str, *, field: str = "names", limit: int = MAX_NAMES) -> tuple[str, ...]:

@@ -260,7 +260,8 @@ def _number(request: HttpRequest, name: str) -> int | None:
 @require_POST
 @allows("job.cancel")
 def cancel(request: HttpRequest, public_id: str) -> HttpResponse:
-    return _act(request, public_id, lambda job: cancel_job(job, by=request.user, reason=request.POST.get("reason", "")))
+    reason = request.POST.get("reason", "").replace("\0", "")[:200]
+    return _act(request, public_id, lambda job: cancel_job(job, by=request.user, reason=reason))
 
 
 @require_POST
@@ -289,7 +290,7 @@ def _act(request: HttpRequest, public_id: str, verb: Any) -> HttpResponse:
 @require_POST
 @allows("job.cancel")
 def bulk_cancel(request: HttpRequest) -> HttpResponse:
-    ids = request.POST.getlist("id")
+    ids = [public_id for public_id in request.POST.getlist("id") if "\0" not in public_id]
     if not ids:
         toast(request, "No job was chosen.", is_error=True)
         return redirect("web:jobs")

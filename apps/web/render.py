@@ -58,6 +58,7 @@ def allows(verb: str) -> Callable[[View], View]:
         @wraps(view)
         def checked(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
             try:
+                _refuse_nul(request, kwargs)
                 if ALLOWED[verb] <= {PERSON, OPERATOR}:
                     require(verb, site_roles(request.user))
                 return view(request, *args, **kwargs)
@@ -68,6 +69,15 @@ def allows(verb: str) -> Callable[[View], View]:
         return checked
 
     return wrap
+
+
+def _refuse_nul(request: HttpRequest, kwargs: Mapping[str, Any]) -> None:
+    """The database knows no text with a NUL in it. Fields of forms look for themselves and name their field."""
+    if any("\0" in str(value) for value in kwargs.values()):
+        raise NotFound("There is no such page here, or you may not see it.")
+    for name, values in request.GET.lists():
+        if "\0" in name or any("\0" in value for value in values):
+            raise InvalidInput({name.replace("\0", "?"): "This holds a NUL character, so it is not text."})
 
 
 def page(request: HttpRequest, template: str, context: Mapping[str, Any], status: int = 200) -> HttpResponse:
