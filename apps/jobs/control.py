@@ -14,9 +14,10 @@ from django.utils import timezone
 
 from apps.accounts.models import User
 from apps.core.audit import record
-from apps.core.errors import Conflict, DomainError, InvalidInput, NotFound
+from apps.core.errors import Conflict, DomainError, InvalidInput
 from apps.core.wake import wake
 from apps.jobs.ending import end_job
+from apps.jobs.locks import lock_job
 from apps.jobs.models import Job, JobEvent, Wanted
 from apps.jobs.rights import require_for_job, visible_job
 from apps.jobs.states import ACTIVE, FINAL, JobState
@@ -35,7 +36,7 @@ class CancelResult:
 @transaction.atomic
 def cancel_job(job: Job, *, by: User, reason: str = "") -> Job:
     """End the job wherever it is. Asking twice is asking once. Raises Conflict when it has ended."""
-    job = _locked(job)
+    job = lock_job(job.pk)
     require_for_job("job.cancel", by, job)
     if job.state in FINAL:
         raise Conflict(f"{job.name} has already ended ({_words(job.state)}).")
@@ -53,7 +54,7 @@ def cancel_job(job: Job, *, by: User, reason: str = "") -> Job:
 @transaction.atomic
 def hold_job(job: Job, *, by: User) -> Job:
     """Keep a waiting job from starting. Raises Conflict once it runs or has ended."""
-    job = _locked(job)
+    job = lock_job(job.pk)
     require_for_job("job.hold", by, job)
     _require_waiting(job, "held")
     if job.wanted == Wanted.HOLD or (job.is_held and job.wanted == Wanted.NOTHING):
@@ -71,7 +72,7 @@ def hold_job(job: Job, *, by: User) -> Job:
 @transaction.atomic
 def release_job(job: Job, *, by: User) -> Job:
     """Let a held job start. Raises Conflict when it is not waiting."""
-    job = _locked(job)
+    job = lock_job(job.pk)
     require_for_job("job.release", by, job)
     _require_waiting(job, "released")
     if job.wanted == Wanted.RELEASE or (not job.is_held and job.wanted == Wanted.NOTHING):
@@ -99,18 +100,6 @@ def cancel_jobs(public_ids: Sequence[str], *, by: User, reason: str = "") -> Can
         except DomainError as error:  # an answer for this job, not for the request
             result.skipped[public_id] = error.message
     return result
-
-
-def _locked(job: Job) -> Job:
-    found = (
-        Job.objects.select_for_update(of=["self"])
-        .select_related("project", "cluster", "submitted_by")
-        .filter(pk=job.pk)
-        .first()
-    )
-    if found is None:
-        raise NotFound(f"There is no job {job.public_id}.")
-    return found
 
 
 def _require_waiting(job: Job, what: str) -> None:

@@ -25,6 +25,7 @@ from apps.accounts.models import UnixIdentity
 from apps.core.install import install_id
 from apps.jobs.carry_out import carry_out_wish
 from apps.jobs.ending import Ending, end_attempt, event
+from apps.jobs.locks import lock_attempt, lock_job
 from apps.jobs.models import Job, JobAttempt, Wanted
 from apps.jobs.observing import observe_attempt
 from apps.jobs.schedulers.base import (
@@ -135,7 +136,7 @@ def _record(attempt: JobAttempt, external_id: str) -> bool:
     """Write the external id unless another one is there already."""
     now = timezone.now()
     with transaction.atomic():
-        job = Job.objects.select_for_update().get(pk=attempt.job_id)
+        job = lock_job(attempt.job_id)
         won = JobAttempt.objects.filter(pk=attempt.pk, external_id__isnull=True, state__in=_open_states()).update(
             external_id=external_id,
             state=JobState.PENDING,
@@ -178,7 +179,7 @@ def _mark_released(attempt: JobAttempt, why_not: str) -> None:
 
 def _refused(attempt: JobAttempt, text: str) -> None:
     with transaction.atomic():
-        job, locked = _locked(attempt)
+        job, locked = lock_attempt(attempt)
         if locked.state not in FINAL:
             reason = f"{attempt.cluster} refused it: {text}"
             end_attempt(job, locked, Ending(JobState.FAILED, reason, timezone.now()))
@@ -187,7 +188,7 @@ def _refused(attempt: JobAttempt, text: str) -> None:
 def _is_cancelled_meanwhile(attempt: JobAttempt) -> bool:
     """End a try that never reached the scheduler when the job is no longer wanted."""
     with transaction.atomic():
-        job, locked = _locked(attempt)
+        job, locked = lock_attempt(attempt)
         if job.wanted != Wanted.CANCEL or locked.state in FINAL:
             return False
         end_attempt(job, locked, Ending(JobState.CANCELLED, job.wanted_reason, timezone.now()))
@@ -198,7 +199,7 @@ def _later(attempt: JobAttempt, state: JobState, reason: str) -> None:
     """Nothing more can be done now. The sweeper comes back to it."""
     log.warning("job %s: %s", attempt.job_id, reason)
     with transaction.atomic():
-        job, locked = _locked(attempt)
+        job, locked = lock_attempt(attempt)
         if locked.state in FINAL:
             return
         until = timezone.now() + timedelta(seconds=UNAVAILABLE_RETRY_S)
@@ -212,15 +213,6 @@ def _later(attempt: JobAttempt, state: JobState, reason: str) -> None:
 def _end_stray(scheduler: Scheduler, attempt: JobAttempt, external_id: str) -> None:
     log.error("attempt %s: ending a second job %s at the scheduler", attempt.token, external_id)
     scheduler.cancel(external_id, "a second copy of a job that was handed over already")
-
-
-def _locked(attempt: JobAttempt) -> tuple[Job, JobAttempt]:
-    job = (
-        Job.objects.select_for_update(of=["self"])
-        .select_related("project", "cluster", "submitted_by")
-        .get(pk=attempt.job_id)
-    )
-    return job, JobAttempt.objects.select_for_update(of=["self"]).select_related("cluster").get(pk=attempt.pk)
 
 
 def _scheduler(attempt: JobAttempt) -> Scheduler:

@@ -13,6 +13,7 @@ from apps.inventory.actions import open_accelerator_uses
 from apps.inventory.models import Cluster
 from apps.jobs.ending import Ending, end_attempt, event
 from apps.jobs.ingest import ingest_metrics, last_words
+from apps.jobs.locks import lock_attempt
 from apps.jobs.models import Job, JobAttempt
 from apps.jobs.schedulers.base import ObservedJob, Scheduler
 from apps.jobs.states import FAILURES, FINAL, JobState, next_state
@@ -28,7 +29,7 @@ def observe_jobs(cluster: Cluster, scheduler: Scheduler, observed_jobs: Sequence
         if attempt is None or not _is_same(attempt, observed):
             _meet_stranger(cluster, scheduler, observed)
         elif _differs(attempt, observed):
-            _apply(attempt.pk, observed)
+            _apply(attempt, observed)
 
 
 def observe_attempt(attempt: JobAttempt, scheduler: Scheduler) -> None:
@@ -50,14 +51,13 @@ def _is_same(attempt: JobAttempt, observed: ObservedJob) -> bool:
 
 
 def _differs(attempt: JobAttempt, observed: ObservedJob) -> bool:
+    if next_state(attempt.state, observed.state) is not None or attempt.missing_since is not None:
+        return True
+    if attempt.state in FINAL:
+        return False
     job = attempt.job
-    return (
-        next_state(attempt.state, observed.state) is not None
-        or attempt.missing_since is not None
-        or (
-            attempt.state not in FINAL
-            and (_facts(observed) != _stored(attempt) or _shown(observed) != _stored_job(job))
-        )
+    return (job.is_held, job.reason) != (observed.held, observed.reason[:1000]) or any(
+        getattr(attempt, name) != value for name, value in _facts(observed).items()
     )
 
 
@@ -74,31 +74,10 @@ def _facts(observed: ObservedJob) -> dict[str, object]:
     }
 
 
-def _stored(attempt: JobAttempt) -> dict[str, object]:
-    return {
-        "started_at": attempt.started_at,
-        "nodes": attempt.nodes,
-        "reason": attempt.reason,
-        "restart_count": attempt.restart_count,
-        "folder": attempt.folder,
-        "stdout_path": attempt.stdout_path,
-        "stderr_path": attempt.stderr_path,
-        "metrics_path": attempt.metrics_path,
-    }
-
-
-def _shown(observed: ObservedJob) -> tuple[bool, str]:
-    return observed.held, observed.reason[:1000]
-
-
-def _stored_job(job: Job) -> tuple[bool, str]:
-    return job.is_held, job.reason
-
-
-def _apply(attempt_pk: int, observed: ObservedJob) -> None:
+def _apply(attempt: JobAttempt, observed: ObservedJob) -> None:
     is_last_look = observed.state in FINAL
     with transaction.atomic():
-        job, attempt = _locked(attempt_pk)
+        job, attempt = lock_attempt(attempt)
         new = next_state(attempt.state, observed.state)
         if attempt.state not in FINAL:
             for name, value in _facts(observed).items():
@@ -109,10 +88,10 @@ def _apply(attempt_pk: int, observed: ObservedJob) -> None:
             _move_on(job, attempt, observed, new)
             return
     # Outside the transaction, since both read the job's files.
-    ingest_metrics(attempt_pk, to_the_end=True)
+    ingest_metrics(attempt.pk, to_the_end=True)
     words = last_words(attempt) if new in FAILURES else ""
     with transaction.atomic():
-        job, attempt = _locked(attempt_pk)
+        job, attempt = lock_attempt(attempt)
         if next_state(attempt.state, observed.state) is not None:
             _end(job, attempt, observed, words)
 
@@ -217,14 +196,4 @@ def _adopt(cluster: Cluster, observed: ObservedJob) -> None:
             released_at=timezone.now(),
         )
         event(job, "adopted", f"found at {cluster}; it was not submitted here", attempt=attempt)
-    _apply(attempt.pk, observed)
-
-
-def _locked(attempt_pk: int) -> tuple[Job, JobAttempt]:
-    """Both rows, the job's first: everybody locks in this order."""
-    job = (
-        Job.objects.select_for_update(of=["self"])
-        .select_related("project", "cluster", "submitted_by")
-        .get(attempts=attempt_pk)
-    )
-    return job, JobAttempt.objects.select_for_update(of=["self"]).select_related("job").get(pk=attempt_pk)
+    _apply(attempt, observed)

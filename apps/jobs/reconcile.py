@@ -20,6 +20,7 @@ from apps.inventory.models import Cluster
 from apps.jobs.dispatch import due_for_recovery
 from apps.jobs.ending import Ending, end_attempt
 from apps.jobs.ingest import ingest_metrics
+from apps.jobs.locks import lock_attempt
 from apps.jobs.models import Job, JobAttempt, SubmissionKey, Wanted
 from apps.jobs.observing import observe_jobs
 from apps.jobs.schedulers.base import Changes, Scheduler
@@ -148,12 +149,7 @@ def _lose_missing(cluster: Cluster, scheduler: Scheduler) -> None:
 
 @transaction.atomic
 def _lose(attempt: JobAttempt) -> None:
-    job = (
-        Job.objects.select_for_update(of=["self"])
-        .select_related("project", "cluster", "submitted_by")
-        .get(pk=attempt.job_id)
-    )
-    locked = JobAttempt.objects.select_for_update(of=["self"]).select_related("job").get(pk=attempt.pk)
+    job, locked = lock_attempt(attempt)
     if locked.state in FINAL:
         return
     reason = f"{job.cluster} no longer knows it, so how it ended is not known"
