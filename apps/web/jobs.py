@@ -21,11 +21,13 @@ from apps.jobs import logtext
 from apps.jobs.actions import cancel_job, cancel_jobs, hold_job, release_job
 from apps.jobs.models import Job, JobKind
 from apps.jobs.queries import (
+    CAP,
     STATE_GROUPS,
     JobDetail,
     JobFilters,
     attempt_of,
     capped_total,
+    first_jobs,
     job_detail,
     job_list,
     list_files,
@@ -62,6 +64,8 @@ def jobs(request: HttpRequest) -> HttpResponse:
         "is_moving": any(job.state not in FINAL for job in shown.rows),
         "may_cancel": any(job.state not in FINAL for job in shown.rows),
     }
+    if request.GET.get("format") == "csv":
+        return _as_csv(first_jobs(request.user, filters, CAP))
     if request.headers.get("HX-Request"):
         return fragment(request, "jobs/_rows.html", context)
     total, is_capped = capped_total(request.user, filters)
@@ -75,6 +79,25 @@ def jobs(request: HttpRequest) -> HttpResponse:
         "chosen": {name: request.GET.get(name, "") for name in _FILTERS},
     }
     return page(request, "jobs/list.html", context)
+
+
+def _as_csv(rows: list[Job]) -> HttpResponse:
+    """Up to 10,000 jobs, newest first; times in ISO 8601 UTC."""
+    response = HttpResponse(content_type="text/csv")
+    response["Content-Disposition"] = 'attachment; filename="jobs.csv"'
+    writer = csv.writer(response)
+    writer.writerow(
+        "id name state reason kind project person cluster nodes gpus_per_node cpus_per_node submitted_at started_at "
+        "ended_at exit_code cpu_hours gpu_hours".split()
+    )
+    for row in rows:
+        times = [at.isoformat() if at else "" for at in (row.created_at, row.started_at, row.ended_at)]
+        person = row.submitted_by.username if row.submitted_by else row.unix_user
+        words = [row.public_id, row.name, row.state, row.reason, row.kind, str(row.project or ""), person]
+        sizes = [row.nodes, row.accelerators_per_node, row.cpus_per_node]
+        used = [row.exit_code, row.cpu_hours, row.gpu_hours]
+        writer.writerow([*map(_harmless, words), row.cluster.name, *sizes, *times, *used])
+    return response
 
 
 @require_GET

@@ -57,9 +57,12 @@ def password(request: HttpRequest, public_id: str) -> HttpResponse:
 
 def _show(request: HttpRequest, public_id: str, **context: object) -> HttpResponse:
     found = person_by_id(public_id)
+    identities = found.unix_identities.select_related("cluster").order_by("cluster__name")
     memberships = Membership.objects.filter(user=found).select_related("project").order_by("project__name")
     return page(
-        request, "people/detail.html", {"nav": "people", "person": found, "memberships": memberships, **context}
+        request,
+        "people/detail.html",
+        {"nav": "people", "person": found, "memberships": memberships, "identities": identities, **context},
     )
 
 

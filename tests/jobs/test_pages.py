@@ -384,3 +384,15 @@ def test_many_are_cancelled_at_once_and_those_that_cannot_be_are_told(as_mina, c
     mine.refresh_from_db()
     others.refresh_from_db()
     assert (mine.state, others.state) == (JobState.CANCELLED, JobState.QUEUED)
+
+
+def test_a_list_can_be_taken_away_as_a_table_that_no_spreadsheet_runs(as_mina, cast):
+    import csv
+    import io
+
+    follow(submit(cast, name="=cmd()", cpus_per_node=2))
+    submit(cast, name="other", by=cast.olga)
+    answer = as_mina.get("/jobs/?person=mina&format=csv")
+    (row,) = csv.DictReader(io.StringIO(answer.content.decode()))
+    assert (row["name"], row["state"], row["cpus_per_node"], row["project"]) == ("'=cmd()", "completed", "2", "gpt")
+    assert row["ended_at"] >= row["started_at"] >= row["submitted_at"]
