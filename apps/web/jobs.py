@@ -81,15 +81,18 @@ def jobs(request: HttpRequest) -> HttpResponse:
     return page(request, "jobs/list.html", context)
 
 
+_COLUMNS = (
+    *("id", "name", "state", "reason", "kind", "project", "person", "cluster", "nodes", "gpus_per_node"),
+    *("cpus_per_node", "submitted_at", "started_at", "ended_at", "exit_code", "cpu_hours", "gpu_hours"),
+)
+
+
 def _as_csv(rows: list[Job]) -> HttpResponse:
     """Up to 10,000 jobs, newest first; times in ISO 8601 UTC."""
     response = HttpResponse(content_type="text/csv")
     response["Content-Disposition"] = 'attachment; filename="jobs.csv"'
     writer = csv.writer(response)
-    writer.writerow(
-        "id name state reason kind project person cluster nodes gpus_per_node cpus_per_node submitted_at started_at "
-        "ended_at exit_code cpu_hours gpu_hours".split()
-    )
+    writer.writerow(_COLUMNS)
     for row in rows:
         times = [at.isoformat() if at else "" for at in (row.created_at, row.started_at, row.ended_at)]
         person = row.submitted_by.username if row.submitted_by else row.unix_user
