@@ -13,12 +13,13 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from apps.accounts.permissions import visible_projects
-from apps.core.errors import DomainError, InvalidInput
+from apps.core.errors import DomainError, InvalidInput, NotFound
 from apps.core.units import format_duration
 from apps.inventory.models import Cluster
 from apps.inventory.queries import is_stale
 from apps.jobs import logtext
 from apps.jobs.actions import cancel_job, cancel_jobs, hold_job, release_job
+from apps.jobs.folder import Chunk
 from apps.jobs.models import Job, JobKind
 from apps.jobs.queries import (
     CAP,
@@ -212,6 +213,7 @@ def log(request: HttpRequest, public_id: str) -> HttpResponse:
     found = _log(attempt, stream, -LOG_TAIL_BYTES if start is None else start, attempt.job)
     return JsonResponse(
         {
+            "problem": found["problem"],
             "attempt": attempt.number,
             "start": found["start"],
             "end": found["end"],
@@ -226,7 +228,11 @@ def log(request: HttpRequest, public_id: str) -> HttpResponse:
 def _log(attempt: Any, stream: str, start: int, job: Job) -> dict[str, Any]:
     """Whole lines from `start` on; what has no end yet is `partial`, and is read again the next time."""
     is_final = job.state in FINAL or attempt.number < job.attempt_count
-    chunk = read_log(attempt, stream, start, LOG_BYTES)
+    problem = ""
+    try:
+        chunk = read_log(attempt, stream, start, LOG_BYTES)
+    except NotFound as error:  # a job may do as it likes with its own log; the rest of its page is still there
+        chunk, problem = Chunk(b"", 0, 0, 0), error.message
     data = chunk.data
     if start < 0 < chunk.start:  # a tail starts in the middle of a line
         data = data[data.find(b"\n") + 1 :]
@@ -238,6 +244,7 @@ def _log(attempt: Any, stream: str, start: int, job: Job) -> dict[str, Any]:
     if is_complete:
         whole, partial = len(data), b""
     return {
+        "problem": problem,
         "attempt": attempt.number,
         "start": chunk.end - len(data),
         "end": chunk.end - len(partial),

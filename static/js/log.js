@@ -51,7 +51,7 @@
       offset = found.end;
       add(found.lines);
       partial.textContent = found.partial;
-      note.textContent = "";
+      note.textContent = found.problem;
       toEnd();
       if (found.final) return null;
       return moved ? 1000 : 2000;

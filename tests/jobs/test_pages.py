@@ -294,6 +294,15 @@ def test_a_gigabyte_of_log_is_read_at_its_end_only(as_mina, cast):
     assert len(answer.content) < 500_000
 
 
+def test_a_job_that_makes_its_log_a_link_shows_its_page_and_nothing_of_what_the_link_leads_to(as_mina, cast):
+    job = follow(submit(cast, 'cd "$SWITCHYARD_FOLDER"; rm stdout.log; ln -s /etc/passwd stdout.log'))
+    answer = as_mina.get(f"/jobs/{job.public_id}/")
+    assert answer.status_code == 200
+    assert "The log cannot be read" in text_of(answer)
+    assert "root:" not in answer.content.decode()
+    assert as_mina.get(f"/jobs/{job.public_id}/log/").json()["lines"] == []
+
+
 @pytest.mark.parametrize("query", ["stream=secret", "offset=-5", "offset=x", "attempt=7", "offset=" + "9" * 30])
 def test_a_log_that_is_not_there(as_mina, cast, query):
     job = follow(submit(cast))
