@@ -28,7 +28,8 @@ def carry_out_wish(job_pk: int) -> None:
     try:
         scheduler = scheduler_for(job.cluster.scheduler, job.cluster.config)
         if wanted == Wanted.CANCEL:
-            scheduler.cancel(attempt.external_id, job.wanted_reason)
+            # The scheduler says "cancelled" itself.
+            scheduler.cancel(attempt.external_id, job.wanted_reason.removeprefix("cancelled "))
         elif wanted == Wanted.HOLD:
             scheduler.hold(attempt.external_id)
         else:

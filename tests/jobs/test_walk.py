@@ -70,7 +70,7 @@ def test_a_job_that_is_cancelled_while_it_runs(cast):
     carry_out_wish(job.pk)
     follow(job)
     assert (job.state, job.wanted) == (JobState.CANCELLED, "")
-    assert "cancelled by mina: wrong data" in job.reason
+    assert "cancelled: by mina: wrong data" in job.reason
     assert cpu_allocation(cast).reserved == 0
 
 
