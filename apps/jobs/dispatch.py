@@ -77,7 +77,9 @@ def _claim(job_pk: int) -> JobAttempt | None:
     now = timezone.now()
     with transaction.atomic():
         won = (
-            Job.objects.filter(pk=job_pk, state=JobState.QUEUED, is_held=False, wanted=Wanted.NOTHING)
+            Job.objects.filter(
+                pk=job_pk, state=JobState.QUEUED, is_held=False, wanted=Wanted.NOTHING, cluster__is_enabled=True
+            )
             .filter(Q(not_before__isnull=True) | Q(not_before__lte=now))
             .update(state=JobState.DISPATCHING, attempt_count=F("attempt_count") + 1, reason="", updated_at=now)
         )
@@ -96,6 +98,10 @@ def _claim(job_pk: int) -> JobAttempt | None:
 def _hand_over(attempt: JobAttempt, *, look_first: bool) -> None:
     try:
         scheduler = _scheduler(attempt)
+    except SchedulerError as error:  # it is set up wrongly; nobody has been asked
+        _later(attempt, JobState.DISPATCHING, f"waits for {attempt.cluster}: {error}")
+        return
+    try:
         external_id = _find(scheduler, attempt) if look_first else None
         if external_id is None and look_first and _is_cancelled_meanwhile(attempt):
             return

@@ -11,8 +11,8 @@ from django.utils import timezone
 from apps.accounts.models import Allocation, AllocationEntry, Notice
 from apps.jobs.actions import cancel_job, hold_job, release_job
 from apps.jobs.carry_out import carry_out_wish
-from apps.jobs.dispatch import dispatch_jobs
-from apps.jobs.models import Checkpoint, Job, MetricSeries
+from apps.jobs.dispatch import dispatch_jobs, recover_attempt
+from apps.jobs.models import Checkpoint, Job, JobAttempt, MetricSeries
 from apps.jobs.reconcile import poll_nodes, reconcile_cluster
 from apps.jobs.states import JobState
 from tests.jobs.helpers import follow, submit
@@ -150,3 +150,30 @@ def test_the_cluster_reports_its_node(cast):
     assert (node.name, node.state, node.cpus) == ("node-1", "idle", 2)
     poll_nodes(cast.cluster.pk)
     assert node.state_changes.count() == 1
+
+
+def test_a_cluster_that_is_switched_off_is_given_nothing_until_it_is_on_again(cast):
+    job = submit(cast)
+    cast.cluster.is_enabled = False
+    cast.cluster.save()
+    assert dispatch_jobs([job.pk]) == 0
+    cast.cluster.is_enabled = True
+    cast.cluster.save()
+    assert follow(job).state == JobState.COMPLETED
+
+
+def test_a_cluster_that_is_set_up_wrongly_keeps_its_jobs_waiting_with_the_reason(cast):
+    job = submit(cast)
+    good = cast.cluster.config
+    cast.cluster.config = {**good, "nonsense": 1}
+    cast.cluster.save()
+    dispatch_jobs([job.pk])
+    job.refresh_from_db()
+    assert job.state == JobState.DISPATCHING
+    assert "nonsense" in job.reason
+    cast.cluster.config = good
+    cast.cluster.save()
+    JobAttempt.objects.update(claimed_until=timezone.now() - timedelta(seconds=1))
+    recover_attempt(job.attempts.get().pk)
+    assert follow(job).state == JobState.COMPLETED
+    assert job.attempt_count == 1
