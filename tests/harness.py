@@ -27,6 +27,7 @@ from lab.embedded.supervisor import copy_examples
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 _ROOT = Path(tempfile.mkdtemp(prefix="swy-test-", dir="/tmp"))
+_ROOT.chmod(0o711)  # where PostgreSQL runs under another uid, it must pass through
 _SOCKETS = _ROOT / "s"
 # What jobs of other users read: the checkout itself may be closed to them.
 _OPEN = Path(tempfile.mkdtemp(prefix="swy-open-", dir="/tmp"))

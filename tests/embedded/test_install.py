@@ -162,9 +162,9 @@ def test_a_port_that_is_taken_is_left_alone(tmp_path: Path):
     assert free_bind("0.0.0.0") == f"0.0.0.0:{DEFAULT_PORT}"
 
 
-def test_postgresql_comes_back_after_being_killed_with_every_commit(tmp_path: Path):
+def test_postgresql_comes_back_after_being_killed_with_every_commit(jobs_root: Path):
     sockets = socket_dir_for(f"t{os.getpid()}")
-    service = Postgres(tmp_path / "pg", sockets, tmp_path / "pg.log")
+    service = Postgres(jobs_root / "pg", sockets, jobs_root / "pg.log")
     process = start(service)
     try:
         service.create_database("one")
@@ -185,12 +185,12 @@ def test_postgresql_comes_back_after_being_killed_with_every_commit(tmp_path: Pa
         sockets.rmdir() if not any(sockets.iterdir()) else None
 
 
-def test_an_initdb_that_was_cut_short_is_done_again(tmp_path: Path):
+def test_an_initdb_that_was_cut_short_is_done_again(jobs_root: Path):
     sockets = socket_dir_for(f"u{os.getpid()}")
-    service = Postgres(tmp_path / "pg", sockets, tmp_path / "pg.log", durable=False)
-    (tmp_path / "pg" / "base").mkdir(parents=True)
+    service = Postgres(jobs_root / "pg", sockets, jobs_root / "pg.log", durable=False)
+    (jobs_root / "pg" / "base").mkdir(parents=True)
     stop(service, start(service))
-    assert (tmp_path / "pg" / "PG_VERSION").exists()
+    assert (jobs_root / "pg" / "PG_VERSION").exists()
 
 
 def test_valkey_keeps_what_it_was_told_and_survives_a_torn_file(tmp_path: Path):
