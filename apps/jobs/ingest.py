@@ -17,8 +17,8 @@ from apps.jobs.models import Checkpoint, Job, JobAttempt, MetricSeries
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1024 * 1024
-# At the end of a job everything is read, within reason: 256 MiB of metrics are some millions of points.
-MAX_CHUNKS_AT_END = 256
+# At the end of a job everything is read, within reason: 64 MiB of metrics are a million points.
+MAX_CHUNKS_AT_END = 64
 MAX_SERIES = 200
 MAX_CHECKPOINTS = 10_000
 _LAST_WORDS_BYTES = 8192
