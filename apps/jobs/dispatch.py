@@ -75,11 +75,13 @@ def recover_attempt(pk: int) -> None:
 
 def _claim(job_pk: int) -> JobAttempt | None:
     now = timezone.now()
+    if not Job.objects.filter(pk=job_pk, cluster__is_enabled=True).exists():
+        return None
     with transaction.atomic():
+        # Columns of this table alone: a join would become a sub-select, which PostgreSQL does not look at again after
+        # waiting for somebody else's update of the row, and both would win.
         won = (
-            Job.objects.filter(
-                pk=job_pk, state=JobState.QUEUED, is_held=False, wanted=Wanted.NOTHING, cluster__is_enabled=True
-            )
+            Job.objects.filter(pk=job_pk, state=JobState.QUEUED, is_held=False, wanted=Wanted.NOTHING)
             .filter(Q(not_before__isnull=True) | Q(not_before__lte=now))
             .update(state=JobState.DISPATCHING, attempt_count=F("attempt_count") + 1, reason="", updated_at=now)
         )
