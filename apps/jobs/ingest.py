@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from apps.jobs import folder, logtext, metricsfile
 from apps.jobs.ending import event
+from apps.jobs.locks import lock_attempt
 from apps.jobs.models import Checkpoint, Job, JobAttempt, MetricSeries
 
 log = logging.getLogger(__name__)
@@ -59,9 +60,9 @@ def _inside(attempt: JobAttempt, path: str) -> str:
 def _ingest_chunk(attempt_pk: int, *, is_last_look: bool) -> bool:
     """One chunk, its offset and its rows in one transaction; returns whether there may be more.
 
-    The file is read under the row's lock: two readers would otherwise both add the same points.
+    The file is read under the rows' locks: two readers would otherwise both add the same points.
     """
-    attempt = JobAttempt.objects.select_for_update(of=["self"]).get(pk=attempt_pk)
+    _, attempt = lock_attempt(JobAttempt.objects.only("pk", "job").get(pk=attempt_pk))
     if not attempt.folder or not attempt.metrics_path:
         return False
     try:
