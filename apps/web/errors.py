@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from django.http import HttpRequest, HttpResponse
+from django.template.loader import render_to_string
 
 from apps.core.errors import DomainError, NotAllowed, NotFound
-from apps.web.render import page, problem_page
+from apps.web.render import problem_page
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -23,5 +24,5 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Needs no database: it may be what failed."""
-    return page(request, "errors/500.html", {"navigation": []}, 500)
+    """Without the request's context, whose user is in the database: that may be what failed."""
+    return HttpResponse(render_to_string("errors/500.html"), status=500)

@@ -174,6 +174,20 @@ def test_postgresql_is_killed_during_a_submit(cast, services):
     assert Job.objects.count() == 1
 
 
+def test_a_page_says_that_something_is_wrong_while_postgresql_is_gone(cast, services):
+    client = Client(raise_request_exception=False)
+    client.force_login(cast.mina)
+    services.kill("postgres")
+    try:
+        answer = client.get("/jobs/")
+    finally:
+        connections.close_all()
+        services.start("postgres")
+    assert answer.status_code == 500
+    assert "Something went wrong here" in answer.content.decode()
+    assert client.get("/jobs/").status_code == 200
+
+
 def test_the_submit_button_pressed_twice_at_once(cast, live_server):
     """Two requests in flight together: one job, and both people (it is one) land on its page."""
     client = Client()
