@@ -7,7 +7,6 @@ from decimal import Decimal
 from typing import Any
 
 from django import template
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -110,11 +109,6 @@ def when(at: datetime | None, style: str = "full") -> SafeString | str:
         return "—"
     text = f"{at:%Y-%m-%d %H:%M:%S} UTC"
     return format_html('<time datetime="{}" data-style="{}" title="{}">{}</time>', at.isoformat(), style, text, text)
-
-
-@register.filter
-def seconds_since(at: datetime | None) -> float | None:
-    return None if at is None else (timezone.now() - at).total_seconds()
 
 
 @register.simple_tag(takes_context=True)
