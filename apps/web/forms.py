@@ -6,6 +6,7 @@ import uuid
 from typing import Any
 
 from django import forms
+from django.utils.translation import gettext_lazy as _
 
 from apps.accounts.models import HourUnit, Project, Role, User
 from apps.accounts.permissions import projects_where
@@ -55,33 +56,35 @@ class SubmitForm(forms.Form):
     project = forms.ModelChoiceField(Project.objects.none(), to_field_name="name", empty_label=None)
     cluster = forms.ModelChoiceField(Cluster.objects.none(), to_field_name="name", empty_label=None)
     kind = forms.ChoiceField(choices=JobKind.choices)
-    name = forms.CharField(strip=True, help_text="How you will know it in the list.")
+    name = forms.CharField(strip=True, help_text=_("How you will know it in the list."))
     script = forms.CharField(
         strip=False,
         widget=forms.Textarea(attrs={"rows": 8, "spellcheck": "false"}),
-        help_text="A command or a whole script. Without a #! line it runs under bash.",
+        help_text=_("A command or a whole script. Without a #! line it runs under bash."),
     )
     nodes = forms.IntegerField(**_COUNT)
-    accelerators_per_node = forms.IntegerField(**_COUNT, label="GPUs per node")
-    cpus_per_node = forms.IntegerField(**_COUNT, label="CPUs per node")
-    memory = MemoryField(required=False, label="Memory per node", help_text="For example 16G or 512M.")
+    accelerators_per_node = forms.IntegerField(**_COUNT, label=_("GPUs per node"))
+    cpus_per_node = forms.IntegerField(**_COUNT, label=_("CPUs per node"))
+    memory = MemoryField(required=False, label=_("Memory per node"), help_text=_("For example 16G or 512M."))
     time_limit = DurationField(
-        required=False, help_text="Hours:minutes:seconds like 2:30:00, or 2 h 30 min. The job is ended then."
+        required=False, help_text=_("Hours:minutes:seconds like 2:30:00, or 2 h 30 min. The job is ended then.")
     )
-    partition = forms.CharField(required=False, strip=True, help_text="Empty: the cluster's default.")
+    partition = forms.CharField(required=False, strip=True, help_text=_("Empty: the cluster's default."))
     environment = forms.CharField(
         required=False,
         strip=False,
         widget=forms.Textarea(attrs={"rows": 3, "spellcheck": "false"}),
-        help_text="One NAME=value a line.",
+        help_text=_("One NAME=value a line."),
     )
     working_dir = forms.CharField(
-        required=False, strip=True, label="Working folder", help_text="Empty: the job gets a folder of its own."
+        required=False, strip=True, label=_("Working folder"), help_text=_("Empty: the job gets a folder of its own.")
     )
     parent_checkpoint = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
-    max_retries = forms.IntegerField(**_COUNT, label="Retries", help_text="How often it is tried again when it fails.")
-    tags = forms.CharField(required=False, help_text="Words with spaces between them.")
-    hold = forms.BooleanField(required=False, label="Hold", help_text="Do not start it until I release it.")
+    max_retries = forms.IntegerField(
+        **_COUNT, label=_("Retries"), help_text=_("How often it is tried again when it fails.")
+    )
+    tags = forms.CharField(required=False, help_text=_("Words with spaces between them."))
+    hold = forms.BooleanField(required=False, label=_("Hold"), help_text=_("Do not start it until I release it."))
 
     def __init__(self, *args: Any, user: User, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -188,16 +191,18 @@ def _checkpoint_label(checkpoint: Checkpoint) -> str:
 
 
 class PersonForm(forms.Form):
-    username = forms.CharField(max_length=150, help_text="Letters, digits and @ . + - _")
+    username = forms.CharField(max_length=150, help_text=_("Letters, digits and @ . + - _"))
     first_name = forms.CharField(max_length=150, required=False)
     last_name = forms.CharField(max_length=150, required=False)
     email = forms.EmailField(required=False)
-    is_operator = forms.BooleanField(required=False, label="Operator", help_text="Sees everything and runs the site.")
+    is_operator = forms.BooleanField(
+        required=False, label=_("Operator"), help_text=_("Sees everything and runs the site.")
+    )
 
 
 class EditPersonForm(PersonForm):
     username = None  # type: ignore[assignment]
-    is_active = forms.BooleanField(required=False, label="Active", help_text="Who is not active cannot sign in.")
+    is_active = forms.BooleanField(required=False, label=_("Active"), help_text=_("Who is not active cannot sign in."))
 
 
 class AccountForm(forms.Form):
@@ -208,16 +213,16 @@ class AccountForm(forms.Form):
 
 class PasswordForm(forms.Form):
     old = forms.CharField(
-        label="Password now", strip=False, widget=forms.PasswordInput(attrs={"autocomplete": "current-password"})
+        label=_("Password now"), strip=False, widget=forms.PasswordInput(attrs={"autocomplete": "current-password"})
     )
     new = forms.CharField(
-        label="New password",
+        label=_("New password"),
         strip=False,
         widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
-        help_text="At least 10 characters, and none of the common ones.",
+        help_text=_("At least 10 characters, and none of the common ones."),
     )
     again = forms.CharField(
-        label="New password again", strip=False, widget=forms.PasswordInput(attrs={"autocomplete": "new-password"})
+        label=_("New password again"), strip=False, widget=forms.PasswordInput(attrs={"autocomplete": "new-password"})
     )
 
     def clean(self) -> dict[str, Any]:
@@ -228,38 +233,42 @@ class PasswordForm(forms.Form):
 
 
 class TokenForm(forms.Form):
-    name = forms.CharField(max_length=100, help_text="What will use it.")
-    days = forms.IntegerField(initial=90, min_value=1, max_value=365, label="Days to live")
+    name = forms.CharField(max_length=100, help_text=_("What will use it."))
+    days = forms.IntegerField(initial=90, min_value=1, max_value=365, label=_("Days to live"))
 
 
 class ProjectForm(forms.Form):
-    name = forms.SlugField(max_length=60, help_text="Short, without spaces; it cannot be changed later.")
+    name = forms.SlugField(max_length=60, help_text=_("Short, without spaces; it cannot be changed later."))
     title = forms.CharField(max_length=200, required=False)
     description = forms.CharField(max_length=4000, required=False, widget=forms.Textarea(attrs={"rows": 3}))
-    lead = forms.CharField(max_length=150, required=False, help_text="Name of the person who leads it.")
+    lead = forms.CharField(max_length=150, required=False, help_text=_("Name of the person who leads it."))
     is_metered = forms.BooleanField(
-        required=False, initial=True, label="Metered", help_text="Jobs need hours from an allocation."
+        required=False, initial=True, label=_("Metered"), help_text=_("Jobs need hours from an allocation.")
     )
 
 
 class EditProjectForm(forms.Form):
     title = forms.CharField(max_length=200, required=False)
     description = forms.CharField(max_length=4000, required=False, widget=forms.Textarea(attrs={"rows": 3}))
-    is_active = forms.BooleanField(required=False, label="Open", help_text="A closed project takes no new jobs.")
+    is_active = forms.BooleanField(required=False, label=_("Open"), help_text=_("A closed project takes no new jobs."))
 
 
 class MemberForm(forms.Form):
-    person = forms.CharField(max_length=150, help_text="Their name for signing in.")
+    person = forms.CharField(max_length=150, help_text=_("Their name for signing in."))
     role = forms.ChoiceField(choices=Role.choices, initial=Role.MEMBER)
 
 
 class GrantForm(forms.Form):
     unit = forms.ChoiceField(choices=HourUnit.choices)
     hours = forms.DecimalField(max_digits=18, decimal_places=6)
-    ends_on = forms.DateField(required=False, widget=forms.DateInput(attrs={"type": "date"}), help_text="Empty: never.")
+    ends_on = forms.DateField(
+        required=False, widget=forms.DateInput(attrs={"type": "date"}), help_text=_("Empty: never.")
+    )
     note = forms.CharField(max_length=300, required=False)
 
 
 class ClusterForm(forms.Form):
     title = forms.CharField(max_length=120, required=False)
-    is_enabled = forms.BooleanField(required=False, label="On", help_text="An off cluster takes no jobs, is not asked.")
+    is_enabled = forms.BooleanField(
+        required=False, label=_("On"), help_text=_("An off cluster takes no jobs, is not asked.")
+    )

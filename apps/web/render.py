@@ -14,6 +14,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils.translation import gettext_lazy as _
 
 from apps.accounts.models import Notice
 from apps.core.errors import DomainError, InvalidInput, NotAllowed, NotFound, Unavailable
@@ -24,14 +25,14 @@ _STATUS = {"not-found": 404, "not-allowed": 403, "conflict": 409, "unavailable":
 
 # Name of the section, its first page, its key after "g", and the verb it takes to see it.
 NAVIGATION = (
-    ("overview", "Overview", "web:overview", "o", "cluster.view"),
-    ("jobs", "Jobs", "web:jobs", "j", "cluster.view"),
-    ("submit", "Submit", "web:submit", "n", "cluster.view"),
-    ("projects", "Projects", "web:projects", "p", "cluster.view"),
-    ("clusters", "Clusters", "web:clusters", "c", "cluster.view"),
-    ("site", "Site", "web:site", "s", "inventory.view"),
-    ("people", "People", "web:people", "e", "person.list"),
-    ("audit", "Audit", "web:audit", "a", "audit.view"),
+    ("overview", _("Overview"), "web:overview", "o", "cluster.view"),
+    ("jobs", _("Jobs"), "web:jobs", "j", "cluster.view"),
+    ("submit", _("Submit"), "web:submit", "n", "cluster.view"),
+    ("projects", _("Projects"), "web:projects", "p", "cluster.view"),
+    ("clusters", _("Clusters"), "web:clusters", "c", "cluster.view"),
+    ("site", _("Site"), "web:site", "s", "inventory.view"),
+    ("people", _("People"), "web:people", "e", "person.list"),
+    ("audit", _("Audit"), "web:audit", "a", "audit.view"),
 )
 
 
