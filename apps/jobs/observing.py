@@ -150,8 +150,9 @@ def _meet_stranger(cluster: Cluster, scheduler: Scheduler, observed: ObservedJob
     """A job the rows do not know: a copy of ours that must never start, or one that was born elsewhere."""
     if observed.token is not None and observed.token.startswith(f"sw-{install_id()}-"):
         attempt = JobAttempt.objects.filter(token=observed.token).first()
-        if attempt is not None and attempt.external_id is None:
-            return  # its dispatch is under way, or will be recovered
+        # Its dispatch is under way or will be recovered, or has just written the id, after this poll read the rows.
+        if attempt is not None and attempt.external_id in (None, observed.external_id):
+            return
         # The row of a try is committed before the scheduler is asked, so without one, or beside one, it is a stray.
         if observed.held and observed.state not in FINAL:
             log.error("%s: ending stray job %s (%s)", cluster, observed.external_id, observed.token)

@@ -36,6 +36,7 @@ def die_after(holder: Any, name: str) -> None:
 STEPS = {
     "after the claim": lambda: setattr(dispatch, "_hand_over", die),
     "before the submit": lambda: setattr(LocalScheduler, "submit_held", die),
+    "half way through the submit": lambda: setattr(Spool, "save", die),
     "during the submit": lambda: die_after(Spool, "add"),
     "after the submit": lambda: die_after(LocalScheduler, "submit_held"),
     "after the record": lambda: setattr(dispatch, "_release", die),

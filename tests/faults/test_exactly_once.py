@@ -314,6 +314,23 @@ def test_a_stray_of_ours_is_ended_and_anybody_elses_is_adopted(cast):
     assert Job.objects.count() == 1
 
 
+def test_a_poll_that_read_the_rows_before_the_id_was_recorded_leaves_the_job_alone(cast, count_dir, monkeypatch):
+    """The rows are read, then the dispatch records the id: the held job is nobody's stray."""
+    from apps.jobs import dispatch, observing
+
+    monkeypatch.setattr(dispatch, "_release", lambda *_: None)
+    job = counting(cast, count_dir)
+    dispatch_jobs([job.pk])
+    with monkeypatch.context() as late:
+        late.setattr(observing, "_known_attempts", lambda *_: {})
+        reconcile_cluster(cast.cluster.pk)
+    monkeypatch.undo()
+    let_claims_run_out()
+    recover_all()
+    follow(job)
+    assert (job.state, runs(job)) == (JobState.COMPLETED, 1)
+
+
 def test_a_scheduler_that_lost_its_memory_makes_jobs_lost_not_deleted(cast):
     import shutil
 

@@ -166,9 +166,13 @@ class Spool:
     def _load(self, job_id: int) -> None:
         path = self._path(job_id)
         self._forget(job_id)
+        was_written = path.exists()
         job = self._read_job(path)
         if job is not None and job.id == job_id:
             self._remember(job)
+        elif not was_written and not self.run_folder(job_id).exists():
+            # Whoever was adding it died between its two files. Nobody was told of it, so it never was.
+            self._submission_path(job_id).unlink(missing_ok=True)
         elif self._submission_path(job_id).exists():
             self.save(self._rebuild(job_id))
 
