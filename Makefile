@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE ?=
 
-.PHONY: demo start stop status dev test test-long check bench openapi lock clean help
+.PHONY: demo start stop status dev lab lab-stop test test-long check bench openapi lock clean help
 
 demo: ## set everything up, start it, train the example model, print where the dashboard is
 	@lab/setup.sh runtime
@@ -24,6 +24,13 @@ dev: ## run in the foreground with debug pages, until Ctrl-C
 	@lab/setup.sh dev
 	@SWITCHYARD_DEBUG=on $(PY) -m lab.embedded run
 
+lab: ## bring up a real Slurm on this machine (as root): 16 nodes with 8 fake GPUs each
+	@lab/setup.sh runtime
+	@$(PY) -m lab.slurm up
+
+lab-stop: ## end the lab's Slurm and its jobs; `make lab` goes on from there
+	@if [ -x $(PY) ]; then $(PY) -m lab.slurm down; fi
+
 test: ## set up and run the tests
 	@lab/setup.sh system
 	@$(PY) -m pytest -m "not long and not bench" $(ARGS)
@@ -35,7 +42,7 @@ test-long: ## the tests that take long
 check: ## the quick checks: lint, types, floors, migrations, templates
 	@lab/setup.sh dev
 	@$(PY) -m ruff check . && $(PY) -m ruff format --check -q .
-	@$(PY) -m mypy --no-error-summary apps/core/errors.py apps/core/units.py apps/core/permissions.py apps/jobs/states.py apps/jobs/spec.py apps/jobs/folder.py apps/jobs/logtext.py apps/jobs/metricsfile.py apps/inventory/manifest.py apps/web/figures apps/jobs/schedulers lab/embedded
+	@$(PY) -m mypy --no-error-summary apps/core/errors.py apps/core/units.py apps/core/permissions.py apps/jobs/states.py apps/jobs/spec.py apps/jobs/folder.py apps/jobs/logtext.py apps/jobs/metricsfile.py apps/inventory/manifest.py apps/web/figures apps/jobs/schedulers lab/embedded lab/slurm
 	@.venv/bin/lint-imports --no-logo
 	@$(PY) -m lab.checks
 
