@@ -84,12 +84,25 @@ class AllocatedAccelerator:
 
 
 @dataclass(frozen=True)
+class ArrayPart:
+    """Of which array a job is a part: one started task (`task_index`), or those that wait (`pending`, at most N run)."""
+
+    array_id: str
+    task_index: int | None = None
+    pending: tuple[int, ...] = ()
+    at_most: int | None = None
+
+
+@dataclass(frozen=True)
 class ObservedJob:
     """What the scheduler says of one job now.
 
     `state` is never QUEUED, DISPATCHING or UNKNOWN: those are ours. A held job is PENDING with `held` True.
     `exit_code` and `exit_signal`: at most one is set; both None while it runs or when not known.
-    `reason` is one sentence for people: why it waits, or why it ended as it did. `folder` holds the job's own files.
+    `reason` is one sentence for people: why it waits, or why it ended as it did. `folder` holds the job's own files,
+    where this machine can read them; else it is None and the paths are only told.
+    `restart_count` grows when the scheduler starts the same job anew; each start is an attempt of its own.
+    Counts are of the whole job over all its nodes; `time_limit_s` None with `has_no_limit` False: not known.
     """
 
     external_id: str
@@ -113,6 +126,18 @@ class ObservedJob:
     stdout_path: str | None = None
     stderr_path: str | None = None
     metrics_path: str | None = None
+    node_count: int | None = None
+    cpus: int | None = None
+    memory_bytes: int | None = None
+    accelerator_count: int | None = None
+    time_limit_s: int | None = None
+    has_no_limit: bool = False
+    qos: str | None = None
+    priority: int | None = None
+    working_dir: str | None = None
+    expected_start_at: datetime | None = None
+    array: ArrayPart | None = None
+    het_leader: str | None = None
 
 
 @dataclass(frozen=True)
@@ -148,6 +173,8 @@ class ObservedNode:
     cpus_used: int | None = None
     memory_bytes_used: int | None = None
     accelerators: tuple[ObservedAccelerator, ...] = ()
+    # Where the scheduler counts cards and cannot tell which: else the number of `accelerators`.
+    accelerator_count: int | None = None
     partitions: tuple[str, ...] = ()
 
 
