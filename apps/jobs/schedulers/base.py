@@ -36,6 +36,10 @@ class SubmitUncertain(SchedulerError):
     """The request may or may not have made a job: look it up by its token before anything else."""
 
 
+class ActionRefused(SchedulerError):
+    """The scheduler said no to what an operator asked, and will again. The text says why, in words for the operator."""
+
+
 class NoSuchJob(SchedulerError):
     """The scheduler does not know this external id (any more)."""
 
@@ -144,12 +148,16 @@ class ObservedJob:
 class Changes:
     """Jobs that may have changed since `cursor` was handed out. Reporting one too many is fine, one too few is not.
 
-    `complete` True says that `jobs` holds every job the scheduler still knows, so that a missing one is gone.
+    `complete` True says that `jobs` holds every job the scheduler still knows, so that a missing one is gone; `gone`
+    names jobs that were listed before and are no longer, and of whose end nothing could be found out.
+    `notes` tell an operator what in the scheduler's answer was not understood.
     """
 
     jobs: tuple[ObservedJob, ...]
     cursor: str
     complete: bool = False
+    gone: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -162,7 +170,10 @@ class ObservedAccelerator:
 
 @dataclass(frozen=True)
 class ObservedNode:
-    """`state` is one of inventory's node states (idle, mixed, allocated, down ...); `flags` e.g. ("drain",)."""
+    """`state` is one of inventory's node states (idle, mixed, allocated, down ...); `flags` e.g. ("drain",).
+
+    A node that is not to start jobs has the flag "drain" and says why in `reason`, whoever drained it.
+    """
 
     name: str
     state: str
@@ -235,4 +246,13 @@ class Scheduler(Protocol):
 
     def nodes(self) -> ClusterView:
         """All nodes and partitions."""
+        ...
+
+    def set_nodes(self, names: Sequence[str], action: str, reason: str = "") -> None:
+        """`action` "drain": these nodes start no more jobs, and what runs there goes on; `reason` says why, in a line.
+        "resume": they start jobs again.
+
+        A node that is so already is no error; draining one anew replaces its reason. `nodes` shows it once this returns.
+        Raises ActionRefused (never tried again; some of the nodes may have been done) or SchedulerUnavailable.
+        """
         ...

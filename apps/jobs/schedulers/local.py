@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from apps.jobs.schedulers.base import (
+    ActionRefused,
     AllocatedAccelerator,
     Changes,
     ClusterView,
@@ -30,6 +31,7 @@ from apps.jobs.schedulers.base import (
     SubmitUncertain,
 )
 from apps.jobs.schedulers.local_checks import check_submission, job_user, user_name
+from apps.jobs.schedulers.local_files import sync_folder, write_bytes
 from apps.jobs.schedulers.local_launch import RunWatch, ask_to_end, launch, make_plan
 from apps.jobs.schedulers.local_machine import this_machine
 from apps.jobs.schedulers.local_queue import Amount, RunningJob, WaitingJob, amount_text, decide, shortage_text
@@ -164,16 +166,19 @@ class LocalScheduler:
     def nodes(self) -> ClusterView:
         with self._turn():
             used = self._used()
-            paused = self._paused()
-        busy = used.cpus + used.accelerators
+            paused, drained = self._paused(), self._drained()
+        closed = drained if paused is None else paused
+        busy = bool(used.cpus + used.accelerators)
         full = used.cpus >= self._total.cpus
+        open_state = "allocated" if full else "mixed" if busy else "idle"
+        closed_state = "draining" if busy else "drained"
         node = ObservedNode(
             name=self._node_name,
-            state="allocated" if full else "mixed" if busy else "idle",
+            state=open_state if closed is None else closed_state,
             cpus=self._machine.cpus,
             memory_bytes=self._machine.memory_bytes,
-            flags=("drain",) if paused is not None else (),
-            reason=paused or "",
+            flags=("drain",) if closed is not None else (),
+            reason=closed or "",
             cpus_used=used.cpus,
             memory_bytes_used=used.memory_bytes,
             accelerators=self._machine.accelerators,
@@ -181,7 +186,20 @@ class LocalScheduler:
         )
         return ClusterView(nodes=(node,), partitions=self._partitions, notes=self._notes())
 
-    # -- beyond the protocol: starting and stopping the product ---------------------------------------------------
+    def set_nodes(self, names: Sequence[str], action: str, reason: str = "") -> None:
+        strangers = sorted(set(names) - {self._node_name})
+        if strangers:
+            raise ActionRefused(f"this cluster has no node {strangers[0]}; its only node is {self._node_name}")
+        if action not in {"drain", "resume"}:
+            raise ActionRefused(f"the local scheduler cannot {action} a node")
+        with self._turn():
+            if action == "drain":
+                write_bytes(self._drained_path, reason.encode())
+            elif self._drained_path.exists():
+                self._drained_path.unlink()
+                sync_folder(self._spool.root)
+
+    # -- beyond the protocol: starting and stopping the product. An operator's drain is another thing, and outlives it
 
     def pause(self, reason: str) -> None:
         """Start no more jobs until `resume`. What runs goes on."""
@@ -232,12 +250,12 @@ class LocalScheduler:
                 self._launch(job)
 
     def _start_waiting(self) -> None:
-        now, paused = time.time(), self._paused()
-        if self._decided_at == (self._spool.last_seq, paused):
+        now, closed = time.time(), self._why_closed()
+        if self._decided_at == (self._spool.last_seq, closed):
             return
         waiting = self._waiting()
-        if waiting and paused is not None:
-            self._explain(waiting[0], f"no job starts: {paused}")
+        if waiting and closed is not None:
+            self._explain(waiting[0], f"no job starts: {closed}")
         elif waiting:
             running = [RunningJob(_amount(job), _ends_at(job)) for job in self._running()]
             line = [WaitingJob(job.id, _amount(job), job.time_limit_s) for job in waiting]
@@ -246,7 +264,7 @@ class LocalScheduler:
                 self._start(self._spool.active[job_id], now)
             if decision.first_waiting is not None:
                 self._explain(self._spool.active[decision.first_waiting], decision.reason)
-        self._decided_at = (self._spool.last_seq, paused)
+        self._decided_at = (self._spool.last_seq, closed)
 
     def _waiting(self) -> list[SpoolJob]:
         """The line, without jobs that this machine has become too small for."""
@@ -372,11 +390,22 @@ class LocalScheduler:
     def _pause_path(self) -> Path:
         return self._spool.root / "paused"
 
+    @property
+    def _drained_path(self) -> Path:
+        return self._spool.root / "drained"
+
     def _paused(self) -> str | None:
-        try:
-            return self._pause_path.read_text(errors="replace")
-        except FileNotFoundError:
-            return None
+        return _text_in(self._pause_path)
+
+    def _drained(self) -> str | None:
+        return _text_in(self._drained_path)
+
+    def _why_closed(self) -> str | None:
+        """Why no job starts: the product is being stopped, or an operator has drained the node."""
+        paused, drained = self._paused(), self._drained()
+        if paused is not None or drained is None:
+            return paused
+        return f"{self._node_name} is drained" + (f": {drained}" if drained else "")
 
     def _folder(self, job: SpoolJob) -> Path:
         return self._jobs_dir / str(job.id)
@@ -390,6 +419,13 @@ class LocalScheduler:
     def _newest_folder(self) -> int:
         names = os.listdir(self._jobs_dir)
         return max((int(name) for name in names if name.isdecimal()), default=0)
+
+
+def _text_in(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError:
+        return None
 
 
 def _amount(job: SpoolJob) -> Amount:

@@ -8,6 +8,8 @@
     runs/<id>/                 the runner's folder while the job runs (local_runner.py)
     archive/<id>.json          jobs that ended long ago, found by id, and by token in archive/tokens/
     damaged/                   files that could not be read, kept to be looked at
+    paused                     there while the product is stopped: no job starts; it says why
+    drained                    there while an operator keeps the node from starting jobs; it says why
 
 The files are the truth; each process keeps a copy of jobs/ in memory that the log keeps up to date.
 """
