@@ -6,6 +6,7 @@ from celery import shared_task
 
 from apps.jobs.carry_out import carry_out_wish
 from apps.jobs.dispatch import dispatch_jobs, recover_attempt
+from apps.jobs.node_control import carry_out_nodes
 from apps.jobs.reconcile import poll_nodes, reconcile_cluster, tidy, wake_forgotten, wake_polls
 from workers.schedule import POLL_NODES_EVERY_S, RECONCILE_EVERY_S, RECOVER_EVERY_S
 
@@ -23,6 +24,11 @@ def recover_one(attempt_pk: int) -> None:
 @shared_task(name="jobs.carry_out")
 def carry_out(job_pk: int) -> None:
     carry_out_wish(job_pk)
+
+
+@shared_task(name="jobs.carry_out_nodes")
+def carry_out_cluster_nodes(cluster_pk: int) -> None:
+    carry_out_nodes(cluster_pk)
 
 
 @shared_task(name="jobs.reconcile")

@@ -41,6 +41,8 @@ ALLOWED: Final[dict[str, frozenset[str]]] = {
     # the site
     "inventory.view": frozenset({PERSON}),
     "inventory.edit": frozenset({OPERATOR}),
+    "node.drain": frozenset({OPERATOR}),
+    "node.resume": frozenset({OPERATOR}),
     "cluster.view": frozenset({PERSON}),
     "cluster.edit": frozenset({OPERATOR}),
     "audit.view": frozenset({OPERATOR}),

@@ -9,7 +9,15 @@ from typing import Any, Protocol
 from django.db import transaction
 from django.utils import timezone
 
-from apps.inventory.models import Accelerator, Cluster, Node, NodeState, NodeStateChange, Partition
+from apps.inventory.models import (
+    Accelerator,
+    Cluster,
+    Node,
+    NodeState,
+    NodeStateChange,
+    Partition,
+    WantedOfNode,
+)
 
 
 class View(Protocol):
@@ -82,6 +90,8 @@ def _record_nodes(cluster: Cluster, observed: Sequence[Any], now: datetime) -> t
     changed: list[Node] = []
     new: list[Node] = []
     moved: list[Node] = []
+    asked: set[int] = set()
+    flipped: list[int] = []
     for one in observed:
         row = known.get(one.name)
         if row is None:
@@ -96,6 +106,10 @@ def _record_nodes(cluster: Cluster, observed: Sequence[Any], now: datetime) -> t
         if was != (values["state"], flags, values["reason"]):
             row.state_since = now
             moved.append(row)
+            if _is_what_was_asked(row, values, flags):
+                asked.add(row.pk)
+            elif row.wanted_error and ("drain" in flags) != ("drain" in row.flags):
+                flipped.append(row.pk)
         if row.pk and (row.retired_at or row.flags != flags or any(getattr(row, n) != v for n, v in values.items())):
             changed.append(row)
         for name, value in values.items():
@@ -115,14 +129,33 @@ def _record_nodes(cluster: Cluster, observed: Sequence[Any], now: datetime) -> t
         changed, update_conflicts=True, unique_fields=["id"], update_fields=[*fields, "seen_at"], batch_size=_BATCH
     )
     Node.objects.filter(cluster=cluster, name__in=listed).update(seen_at=now)
+    if flipped:  # it moved after all, so an old refusal is history
+        Node.objects.filter(pk__in=flipped, wanted=WantedOfNode.NOTHING).update(wanted_error="")
+    askers = dict(Node.objects.filter(pk__in=asked).values_list("pk", "wanted_by__username")) if asked else {}
     NodeStateChange.objects.bulk_create(
         [
-            NodeStateChange(node=row, at=now, state=row.state, flags=row.flags, reason=row.reason, source=cluster.name)
+            NodeStateChange(
+                node=row,
+                at=now,
+                state=row.state,
+                flags=row.flags,
+                reason=row.reason or (row.wanted_reason if row.pk in asked else ""),
+                source=(askers.get(row.pk) or cluster.name)[:100],
+            )
             for row in moved
         ],
         batch_size=_BATCH,
     )
     return known | {row.name: row for row in new}, differences
+
+
+def _is_what_was_asked(row: Node, values: dict[str, Any], flags: list[str]) -> bool:
+    """Whether the change from `row` to what is seen now is the one an operator waits for."""
+    was_drained, is_drained = "drain" in row.flags, "drain" in flags
+    if row.wanted == WantedOfNode.DRAIN:
+        return is_drained and (not was_drained or values["reason"] != row.reason)
+    came_back = row.state == NodeState.DOWN and values["state"] != NodeState.DOWN
+    return row.wanted == WantedOfNode.RESUME and not is_drained and (was_drained or came_back)
 
 
 def _keep_hardware(row: Node, values: dict[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from apps.core.wake import wake
 from apps.inventory.actions import record_cluster_view, record_poll_failure, record_poll_success
-from apps.inventory.models import Cluster
+from apps.inventory.models import Cluster, Node, WantedOfNode
 from apps.jobs.dispatch import due_for_recovery
 from apps.jobs.ending import Ending, end_attempt
 from apps.jobs.ingest import ingest_metrics
@@ -39,7 +39,7 @@ KEEP_KEYS_DAYS = 7
 
 def reconcile_cluster(cluster_pk: int, *, full: bool = False) -> None:
     """One poll. Two at once would only do the same work twice, so the second returns at once."""
-    with _alone("reconcile", cluster_pk) as mine:
+    with alone("reconcile", cluster_pk) as mine:
         cluster = Cluster.objects.filter(pk=cluster_pk, is_enabled=True).first() if mine else None
         if cluster is None:
             return
@@ -59,20 +59,21 @@ def reconcile_cluster(cluster_pk: int, *, full: bool = False) -> None:
             ingest_metrics(attempt_pk)
 
 
-def poll_nodes(cluster_pk: int) -> None:
-    """Nodes, partitions and accelerators as the scheduler sees them."""
-    with _alone("nodes", cluster_pk) as mine:
+def poll_nodes(cluster_pk: int) -> bool:
+    """Nodes, partitions and accelerators as the scheduler sees them; False when nothing was looked at."""
+    with alone("nodes", cluster_pk) as mine:
         cluster = Cluster.objects.filter(pk=cluster_pk, is_enabled=True).first() if mine else None
         if cluster is None:
-            return
+            return False
         started = time.monotonic()
         try:
             view = scheduler_for(cluster.scheduler, cluster.config).nodes()
         except Exception as error:  # as above
             log.warning("node poll of %s failed: %s", cluster, error)
             record_poll_failure(cluster, error=_sentence(error), duration_ms=_ms_since(started))
-            return
+            return False
         record_cluster_view(cluster, view)
+        return True
 
 
 def wake_polls(task_name: str, expires_s: int) -> None:
@@ -101,6 +102,9 @@ def wake_forgotten(expires_s: int) -> None:
     wishes = Job.objects.exclude(wanted=Wanted.NOTHING).filter(updated_at__lt=before).order_by("updated_at")
     for pk, name in wishes.values_list("pk", "cluster__name")[:BATCH]:
         wake("jobs.carry_out", pk, queue=f"cluster.{name}", expires_s=expires_s)
+    wanting = Node.objects.exclude(wanted=WantedOfNode.NOTHING).filter(wanted_at__lt=before, retired_at__isnull=True)
+    for pk, name in Cluster.objects.filter(is_enabled=True, nodes__in=wanting).distinct().values_list("pk", "name"):
+        wake("jobs.carry_out_nodes", pk, queue=f"cluster.{name}", expires_s=expires_s)
 
 
 def tidy() -> None:
@@ -111,7 +115,7 @@ def tidy() -> None:
 
 
 @contextmanager
-def _alone(what: str, cluster_pk: int) -> Iterator[bool]:
+def alone(what: str, cluster_pk: int) -> Iterator[bool]:
     """Hold this poll's advisory lock; yields False when somebody else has it."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_lock(hashtext(%s), %s)", [f"switchyard.{what}", cluster_pk])

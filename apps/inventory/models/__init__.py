@@ -1,7 +1,7 @@
 """Places, machines and clusters."""
 
 from apps.inventory.models.cluster import AcceleratorUse, Cluster, NodeStateChange, Partition
-from apps.inventory.models.machine import Accelerator, AcceleratorModel, Node, NodeState, NodeType
+from apps.inventory.models.machine import Accelerator, AcceleratorModel, Node, NodeState, NodeType, WantedOfNode
 from apps.inventory.models.place import Hall, Rack, Region, Site
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "Rack",
     "Region",
     "Site",
+    "WantedOfNode",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.conf import settings
 from django.contrib.postgres.constraints import ExclusionConstraint
 from django.contrib.postgres.fields import ArrayField, IntegerRangeField, RangeBoundary, RangeOperators
 from django.db import models
@@ -70,13 +71,24 @@ class NodeState(models.TextChoices):
     UNKNOWN = "unknown", "unknown"
 
 
+class WantedOfNode(models.TextChoices):
+    """What an operator asked for and the scheduler has yet to confirm."""
+
+    NOTHING = "", "nothing"
+    DRAIN = "drain", "drain"
+    RESUME = "resume", "resume"
+
+
 class _IntegerRange(Func):
     function = "INT4RANGE"
     output_field = IntegerRangeField()
 
 
 class Node(Timestamped):
-    """One server. The manifest owns place and hardware, the scheduler owns state; neither deletes, both retire."""
+    """One server. The manifest owns place and hardware, the scheduler owns state; neither deletes, both retire.
+
+    `wanted` is empty again once the scheduler has confirmed or refused; who asked last, and why, stays beside it.
+    """
 
     cluster = models.ForeignKey(
         "inventory.Cluster", null=True, blank=True, on_delete=models.PROTECT, related_name="nodes"
@@ -105,9 +117,21 @@ class Node(Timestamped):
     memory_bytes_used = models.BigIntegerField(null=True)
     retired_at = models.DateTimeField(null=True)
 
+    wanted = models.CharField(max_length=10, choices=WantedOfNode, default=WantedOfNode.NOTHING, blank=True)
+    wanted_reason = models.CharField(max_length=200, blank=True)
+    wanted_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    wanted_at = models.DateTimeField(null=True)
+    wanted_error = models.CharField(
+        max_length=500, blank=True, help_text="why it is not done yet; with nothing wanted, why it was refused"
+    )
+
     class Meta:
         ordering = ["name"]
-        indexes = [models.Index(fields=["cluster", "state"]), models.Index(fields=["rack", "position_u"])]
+        indexes = [
+            models.Index(fields=["cluster", "state"]),
+            models.Index(fields=["rack", "position_u"]),
+            models.Index(fields=["cluster"], name="node_wanted", condition=~Q(wanted="")),
+        ]
         constraints = [
             UniqueConstraint(fields=["cluster", "name"], name="node_name_in_cluster", nulls_distinct=False),
             models.CheckConstraint(condition=Q(height_u__gte=1), name="node_height_positive"),
