@@ -37,6 +37,7 @@ from apps.inventory.models import (
     Site,
 )
 from apps.inventory.queries import NodeFilters, cluster_named, filtered_nodes, node_of
+from apps.inventory.wishes import DRAIN, RESUME, ask_node, ask_nodes
 
 # A reference in a body -> what it names, and by what.
 _REFERENCES: Mapping[str, tuple[type[Model], str]] = {
@@ -194,7 +195,81 @@ class NodeFilterSet(filters.FilterSet):
 class Nodes(Things):
     model, body_class, serializer_class = Node, shapes.NodeIn, shapes.NodeOut
     queryset, filterset_class = Node.objects.none(), NodeFilterSet
-    columns = _columns(shapes.NodeOut, cluster="cluster__name", node_type="node_type__name", rack="rack_id")
+    columns = _columns(
+        shapes.NodeOut,
+        cluster="cluster__name",
+        node_type="node_type__name",
+        rack="rack_id",
+        wanted_by="wanted_by__username",
+    )
+    verbs = Things.verbs | {
+        "drain": "node.drain",
+        "drain_many": "node.drain",
+        "resume": "node.resume",
+        "resume_many": "node.resume",
+    }
+
+    @extend_schema(responses=shapes.NodeFactsOut)
+    def retrieve(self, request: Request, pk: int) -> HttpResponse:
+        refuse_unknown_params(request, set())
+        return self.fresh(self._facts(self._row(pk)))
+
+    @extend_schema(
+        operation_id="node_drain", request=shapes.DrainIn, responses=shapes.NodeFactsOut, parameters=[DRY_RUN]
+    )
+    def drain(self, request: Request, pk: int) -> Response:
+        """Start no more jobs on the node; what runs there goes on. `wanted` says so until the scheduler confirms."""
+        return self._ask(pk, DRAIN, self.body(shapes.DrainIn))
+
+    @extend_schema(
+        operation_id="node_resume", request=shapes.ResumeIn, responses=shapes.NodeFactsOut, parameters=[DRY_RUN]
+    )
+    def resume(self, request: Request, pk: int) -> Response:
+        """Let the node start jobs again. Replaces a drain that is not carried out yet."""
+        return self._ask(pk, RESUME, self.body(shapes.ResumeIn))
+
+    @extend_schema(
+        operation_id="nodes_drain_many",
+        request=shapes.DrainManyIn,
+        responses=shapes.AskedNodesOut,
+        parameters=[DRY_RUN],
+        filters=False,
+    )
+    def drain_many(self, request: Request) -> Response:
+        """Drain each of up to 1,000 nodes that can be; `skipped` says why others are not."""
+        return self._ask_many(DRAIN, self.body(shapes.DrainManyIn))
+
+    @extend_schema(
+        operation_id="nodes_resume_many",
+        request=shapes.ResumeManyIn,
+        responses=shapes.AskedNodesOut,
+        parameters=[DRY_RUN],
+        filters=False,
+    )
+    def resume_many(self, request: Request) -> Response:
+        """Resume each of up to 1,000 nodes that can be; `skipped` says why others are not."""
+        return self._ask_many(RESUME, self.body(shapes.ResumeManyIn))
+
+    def _ask(self, pk: int, action: str, body: dict[str, Any]) -> Response:
+        refuse_unknown_params(self.request, {"dry_run"})
+        row, by = self._row(pk), self.request.user
+        return Response(self.carry_out(lambda: self._facts(ask_node(row, action, body["reason"], by=by))))
+
+    def _ask_many(self, action: str, body: dict[str, Any]) -> Response:
+        refuse_unknown_params(self.request, {"dry_run"})
+        nodes = list(Node.objects.filter(pk__in=body["ids"]))
+        skipped = dict.fromkeys(set(body["ids"]) - {node.pk for node in nodes}, "There is no such node.")
+        asked: list[int] = []
+        if nodes:
+            result = self.carry_out(lambda: ask_nodes(nodes, action, body["reason"], by=self.request.user))
+            asked, skipped = [node.pk for node in result.asked], skipped | result.skipped
+        return Response({"asked": asked, "skipped": [{"id": pk, "why": why} for pk, why in sorted(skipped.items())]})
+
+    def _facts(self, row: Node) -> dict[str, Any]:
+        shown = self._shown(row)
+        if OPERATOR in site_roles(self.request.user):
+            shown["wanted_error"] = Node.objects.values_list("wanted_error", flat=True).get(pk=row.pk)
+        return shown
 
 
 class NodeStateChanges(ApiViewSet):
@@ -311,6 +386,10 @@ urlpatterns = [
     *Racks.routes("racks", "rack"),
     *NodeTypes.routes("node-types", "node-type"),
     *Nodes.routes("nodes", "node"),
+    path("nodes/drain/", Nodes.as_view({"post": "drain_many"}), name="nodes-drain"),
+    path("nodes/resume/", Nodes.as_view({"post": "resume_many"}), name="nodes-resume"),
+    path("nodes/<int:pk>/drain/", Nodes.as_view({"post": "drain"}), name="node-drain"),
+    path("nodes/<int:pk>/resume/", Nodes.as_view({"post": "resume"}), name="node-resume"),
     path("nodes/<int:pk>/states/", NodeStateChanges.as_view({"get": "list"}), name="node-states"),
     _list("accelerators", Accelerators),
     _list("accelerator-models", AcceleratorModels),

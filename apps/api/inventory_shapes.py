@@ -84,6 +84,26 @@ class ClusterIn(StrictSerializer):
     site = IdField(required=False, allow_null=True, help_text="The site's id.")
 
 
+class DrainIn(StrictSerializer):
+    reason = _text(200, help_text="Why, in one line; it stands beside the node.")
+
+
+class ResumeIn(StrictSerializer):
+    reason = _text(200, required=False, default="", allow_blank=True, help_text="Why, in one line.")
+
+
+class ManyNodesIn(StrictSerializer):
+    ids = serializers.ListField(child=IdField(), min_length=1, max_length=1000, help_text="The nodes' ids.")
+
+
+class DrainManyIn(ManyNodesIn, DrainIn):
+    pass
+
+
+class ResumeManyIn(ManyNodesIn, ResumeIn):
+    pass
+
+
 class ManifestIn(StrictSerializer):
     manifest = serializers.CharField(trim_whitespace=False, help_text="The YAML text, up to 2 MiB.")
 
@@ -161,6 +181,28 @@ class NodeOut(RegionOut):
     reason = serializers.CharField()
     state_since = serializers.DateTimeField(allow_null=True)
     seen_at = serializers.DateTimeField(allow_null=True)
+    wanted = serializers.CharField(help_text="What was asked for and is not confirmed yet: drain or resume.")
+    wanted_reason = serializers.CharField(help_text="Of what was asked for last.")
+    wanted_by = serializers.CharField(allow_null=True, help_text="Who asked last.")
+    wanted_at = serializers.DateTimeField(allow_null=True)
+
+
+class NodeFactsOut(NodeOut):
+    wanted_error = serializers.CharField(
+        required=False, help_text="For operators: why it is not done yet or, with nothing wanted, why it was refused."
+    )
+
+
+class SkippedNodeOut(serializers.Serializer):
+    id = serializers.IntegerField()
+    why = serializers.CharField()
+
+
+class AskedNodesOut(serializers.Serializer):
+    asked = serializers.ListField(
+        child=serializers.IntegerField(), help_text="Nodes that will be as asked, or are already."
+    )
+    skipped = SkippedNodeOut(many=True)
 
 
 class StateChangeOut(serializers.Serializer):
