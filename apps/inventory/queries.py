@@ -112,7 +112,8 @@ class NodePage:
 
 
 def node_list(filters: NodeFilters, *, after: int | None = None, size: int = PAGE_SIZE) -> NodePage:
-    nodes = Node.objects.filter(retired_at__isnull=True).select_related("cluster", "rack__hall", "node_type")
+    nodes = Node.objects.filter(retired_at__isnull=True)
+    nodes = nodes.select_related("cluster", "rack__hall", "node_type", "wanted_by")
     nodes = filtered_nodes(nodes, filters)
     if after is not None:
         edge = Node.objects.filter(pk=after).first()
@@ -147,7 +148,9 @@ def _named(text: str) -> Q:
 
 def node_of(pk: int) -> Node:
     node = (
-        Node.objects.select_related("cluster__site", "rack__hall__site__region", "node_type__accelerator_model")
+        Node.objects.select_related(
+            "cluster__site", "rack__hall__site__region", "node_type__accelerator_model", "wanted_by"
+        )
         .filter(pk=pk)
         .first()
     )

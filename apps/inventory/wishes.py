@@ -70,6 +70,14 @@ def ask_node(node: Node, action: str, reason: str = "", *, by: Any) -> Node:
     return node
 
 
+def offered(node: Node) -> tuple[str, ...]:
+    """What an operator can usefully ask of it now."""
+    is_or_will_be_drained = node.wanted == DRAIN or (node.wanted != RESUME and "drain" in node.flags)
+    may_drain = _why_not(node, DRAIN) is None and not is_or_will_be_drained
+    may_resume = _why_not(node, RESUME) is None and node.wanted != RESUME
+    return tuple(action for action, may in ((DRAIN, may_drain), (RESUME, may_resume)) if may)
+
+
 # -- for the worker that carries them out ------------------------------------------------------------------------------
 
 

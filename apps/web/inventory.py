@@ -27,10 +27,11 @@ from apps.inventory.queries import (
     partitions_of,
     site_tree,
 )
+from apps.inventory.wishes import offered
 from apps.jobs.models import Job
 from apps.jobs.rights import visible_jobs
 from apps.web.forms import ClusterForm
-from apps.web.render import allows, form_errors, page, toast
+from apps.web.render import allows, form_errors, fragment, page, toast
 from apps.web.templatetags.show import STATES
 
 _NODE_FILTERS = ("cluster", "state", "partition", "node_type", "q")
@@ -92,7 +93,10 @@ def nodes(request: HttpRequest) -> HttpResponse:
         "states": NodeState.values,
         "clusters": Cluster.objects.values_list("name", flat=True)[:200],
         "types": NodeType.objects.filter(nodes__isnull=False).distinct().values_list("name", flat=True)[:200],
+        "is_moving": any(node.wanted for node in shown.rows),
     }
+    if request.headers.get("HX-Request"):
+        return fragment(request, "inventory/_node_rows.html", context)
     return page(request, "inventory/nodes.html", context)
 
 
@@ -100,6 +104,14 @@ def nodes(request: HttpRequest) -> HttpResponse:
 @allows("inventory.view")
 def node(request: HttpRequest, pk: int) -> HttpResponse:
     found = node_of(pk)
+    status = {
+        "node": found,
+        "changes": found.state_changes.order_by("-at", "-id")[:50],
+        "is_stale": found.cluster is not None and is_stale(found.cluster),
+        "offered": offered(found) if request.user.is_operator else (),
+    }
+    if request.headers.get("HX-Request"):
+        return fragment(request, "inventory/_node_status.html", status | {"is_fragment": True})
     cards = card_uses(found)
     job_ids = {use.attempt_key.partition(":")[0] for _, use in cards if use is not None}
     mine = visible_jobs(request.user, Job.objects.filter(public_id__in=job_ids))
@@ -107,14 +119,11 @@ def node(request: HttpRequest, pk: int) -> HttpResponse:
     context = {
         "nav": "site",
         "tab": "nodes",
-        "node": found,
         "cards": [(card, use, _job_of(use, names)) for card, use in cards],
-        "changes": found.state_changes.order_by("-at", "-id")[:50],
         "partitions": found.partitions.filter(retired_at__isnull=True),
         "history": history_of(found),
-        "is_stale": found.cluster is not None and is_stale(found.cluster),
     }
-    return page(request, "inventory/node.html", context)
+    return page(request, "inventory/node.html", status | context)
 
 
 def _job_of(use: Any, names: dict[str, str]) -> tuple[str, str] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apps.web import accounts, inventory, jobs, overview, people, projects, site_edits, submit
+from apps.web import accounts, inventory, jobs, node_wishes, overview, people, projects, site_edits, submit
 
 app_name = "web"
 urlpatterns = [
@@ -14,4 +14,5 @@ urlpatterns = [
     *people.urlpatterns,
     *site_edits.urlpatterns,
     *inventory.urlpatterns,
+    *node_wishes.urlpatterns,
 ]

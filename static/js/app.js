@@ -121,8 +121,9 @@ function countChosen(form) {
   if (!bar) return;
   bar.hidden = chosen === 0;
   bar.querySelector(".bulk-count").textContent = String(chosen);
-  const button = bar.querySelector("button");
-  button.dataset.confirm = `Cancel ${chosen} job${chosen === 1 ? "" : "s"}? What runs is ended.`;
+  for (const button of bar.querySelectorAll("[data-ask]")) {
+    button.dataset.confirm = button.dataset.ask.replace("#", String(chosen));
+  }
 }
 document.addEventListener("change", (event) => {
   const form = event.target.closest("form[data-bulk]");

@@ -56,6 +56,8 @@ def all_pages(cast) -> list[str]:
         "/site/manifest/",
         "/nodes/",
         f"/nodes/{Node.objects.first().pk}/",
+        f"/nodes/{Node.objects.first().pk}/drain/",
+        f"/nodes/resume/?id={Node.objects.first().pk}&id={Node.objects.last().pk}",
         "/people/",
         "/people/new/",
         f"/people/{cast.mina.public_id}/",

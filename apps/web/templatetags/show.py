@@ -49,6 +49,10 @@ def state(name: str, wanted: str = "", held: bool = False) -> SafeString:
     colour, glyph, word = STATES.get(name, ("idle", "?", name.replace("_", " ")))
     if wanted == "cancel":
         colour, glyph, word = "warn", "⊘", "cancelling …"
+    elif wanted == "drain":
+        colour, glyph, word = "warn", "▭", "draining …"
+    elif wanted == "resume":
+        colour, glyph, word = "info", "◌", "resuming …"
     elif wanted in {"hold", "release"}:
         word += f", {'holding' if wanted == 'hold' else 'releasing'} …"
     elif held:
