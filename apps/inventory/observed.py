@@ -35,6 +35,7 @@ _PARTITION_FIELDS = (
     "max_nodes_per_job",
     "max_cpus_per_node",
     "max_memory_bytes_per_node",
+    "max_accelerators_per_node",
 )
 _NODE_FIELDS = ("state", "reason", "cpus", "memory_bytes", "cpus_used", "memory_bytes_used", "accelerator_count")
 # What a node's type says of it, and how it is told.
@@ -99,7 +100,7 @@ def _record_nodes(cluster: Cluster, observed: Sequence[Any], now: datetime) -> t
             new.append(row)
         was = (row.state, list(row.flags), row.reason) if row.pk else None
         values = {name: getattr(one, name, None) for name in _NODE_FIELDS}
-        values |= {"state": _state(one.state), "accelerator_count": len(one.accelerators), "reason": one.reason[:500]}
+        values |= {"state": _state(one.state), "accelerator_count": _cards(one), "reason": one.reason[:500]}
         if row.node_type_id is not None:
             differences += _keep_hardware(row, values)
         flags = [flag[:30] for flag in one.flags]
@@ -176,6 +177,10 @@ def _keep_hardware(row: Node, values: dict[str, Any]) -> list[str]:
 def _summed_up(differences: list[str]) -> list[str]:
     more = len(differences) - _NOTES
     return [*differences[:_NOTES], *([f"{more:,} more nodes differ from their type."] if more > 0 else [])]
+
+
+def _cards(one: Any) -> int:
+    return len(one.accelerators) if one.accelerator_count is None else one.accelerator_count
 
 
 def _state(text: str) -> str:

@@ -1,1 +1,1 @@
-"""A real Slurm on loopback: munge, slurmdbd on MariaDB, slurmctld, slurmrestd with JWT, and many slurmd with fake GPUs."""
+"""A real Slurm on loopback: munge, slurmdbd on MariaDB, slurmctld, slurmrestd with JWT, slurmds with fake GPUs."""

@@ -28,7 +28,8 @@ class UnderTest:
     Jobs run in `partition` (None: the default one), which has `cpus` in all on its one node. `seconds`: how long it
     may take to start or end a job; `sets_nodes` whether it drains and resumes nodes. `shortest_limit_s` is the finest
     time limit it can keep, `over_limit_s` how late it may be. `over_memory` are the states it may give a job that needs
-    too much memory; `keeps_reasons` whether it says itself why a job was cancelled.
+    too much memory; `keeps_reasons` whether it says itself why a job was cancelled; `refuses_at_once` whether it
+    looks at a held job's demands before it is released.
     """
 
     scheduler: Scheduler
@@ -42,6 +43,7 @@ class UnderTest:
     over_limit_s: int = 14
     over_memory: tuple[JobState, ...] = (JobState.OUT_OF_MEMORY,)
     keeps_reasons: bool = True
+    refuses_at_once: bool = True
 
     def submission(self, script: str, **values: Any) -> Submission:
         given = Submission(
@@ -100,6 +102,7 @@ def slurm(lab: SlurmLab, **more: Any) -> UnderTest:
         # Without cgroups its daemon ends such a job as one that failed.
         over_memory=(JobState.OUT_OF_MEMORY, JobState.FAILED),
         keeps_reasons=False,
+        refuses_at_once=False,
     )
 
 

@@ -60,7 +60,8 @@ class Submission:
     `token` is `sw-<install>-<uuid>`, unique for ever, and comes back in `ObservedJob.token`.
     `script` is the whole text of the script, starting with `#!`. `name` is for people: one printable line.
     `environment` is all the job gets, besides what the scheduler itself sets: it is never inherited.
-    `working_dir` is an absolute path or None: then the scheduler makes a folder of the job's own.
+    `working_dir` is an absolute path or None: then the scheduler makes a folder of the job's own, or uses the site's.
+    `qos`, `reservation` and `constraints` are the scheduler's own words; one that has no such thing refuses them.
     """
 
     token: str
@@ -76,6 +77,9 @@ class Submission:
     accelerators_per_node: int = 0
     memory_bytes_per_node: int | None = None
     time_limit_s: int | None = None
+    qos: str | None = None
+    reservation: str | None = None
+    constraints: str | None = None
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class AllocatedAccelerator:
 
 @dataclass(frozen=True)
 class ArrayPart:
-    """Of which array a job is a part: one started task (`task_index`), or those that wait (`pending`, at most N run)."""
+    """Of which array a job is a part: one started task (`task_index`), or those that wait (`pending`)."""
 
     array_id: str
     task_index: int | None = None
@@ -142,6 +146,7 @@ class ObservedJob:
     expected_start_at: datetime | None = None
     array: ArrayPart | None = None
     het_leader: str | None = None
+    het_offset: int | None = None
 
 
 @dataclass(frozen=True)
@@ -198,6 +203,7 @@ class ObservedPartition:
     max_nodes_per_job: int | None = None
     max_cpus_per_node: int | None = None
     max_memory_bytes_per_node: int | None = None
+    max_accelerators_per_node: int | None = None
 
 
 @dataclass(frozen=True)
@@ -252,7 +258,7 @@ class Scheduler(Protocol):
         """`action` "drain": these nodes start no more jobs, and what runs there goes on; `reason` says why, in a line.
         "resume": they start jobs again.
 
-        A node that is so already is no error; draining one anew replaces its reason. `nodes` shows it once this returns.
+        A node that is so already is no error; draining one anew replaces its reason. `nodes` shows it afterwards.
         Raises ActionRefused (never tried again; some of the nodes may have been done) or SchedulerUnavailable.
         """
         ...

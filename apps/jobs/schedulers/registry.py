@@ -9,8 +9,9 @@ from typing import Any
 
 from apps.jobs.schedulers.base import Scheduler, SchedulerError
 from apps.jobs.schedulers.local import LocalScheduler
+from apps.jobs.schedulers.slurm.scheduler import SlurmScheduler
 
-_KINDS: dict[str, Callable[..., Scheduler]] = {"local": LocalScheduler}
+_KINDS: dict[str, Callable[..., Scheduler]] = {"local": LocalScheduler, "slurm": SlurmScheduler}
 
 
 def scheduler_for(kind: str, config: Mapping[str, Any]) -> Scheduler:

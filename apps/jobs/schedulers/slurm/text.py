@@ -70,7 +70,7 @@ def instant(raw: Any) -> datetime | None:
 
 
 def time_limit_s(raw: Any) -> Number:
-    """A limit in seconds. Bare numbers are minutes; text is [days-]hours:minutes:seconds, minutes:seconds or minutes."""
+    """A limit in seconds. Bare numbers are minutes; text is [days-]hours:minutes:seconds or minutes[:seconds]."""
     if isinstance(raw, str) and not re.fullmatch(r"\s*-?\d+\s*", raw):
         return _time_text(raw.strip())
     minutes = number(raw)
@@ -108,7 +108,12 @@ def host_names(text: str | None) -> tuple[str, ...]:
 
 def _widened(text: str) -> str:
     """Slurm takes a range's width from its lower end, `gpu[001-10]`; ClusterShell wants both ends alike."""
-    return re.sub(r"(\d+)-(\d+)(?=[,\]])", lambda m: f"{m[1]}-{m[2].zfill(len(m[1])) if m[1][0] == '0' else m[2]}", text)
+
+    def widen(match: re.Match[str]) -> str:
+        first, last = match[1], match[2]
+        return f"{first}-{last.zfill(len(first)) if first[0] == '0' else last}"
+
+    return re.sub(r"(\d+)-(\d+)(?=[,\]])", widen, text)
 
 
 # -- counts of GPUs ---------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -95,6 +96,7 @@ def job(record: Record, doubts: Doubts) -> ObservedJob | None:
         expected_start_at=started_at if waits and not held else None,
         array=_array(record),
         het_leader=_leader(record),
+        het_offset=text.integer(record.get("het_job_offset")) if _leader(record) else None,
     )
 
 
@@ -283,6 +285,7 @@ def accounted_job(record: Record, doubts: Doubts) -> ObservedJob | None:
         "array_task_id": array.get("task_id"),
         "array_task_string": array.get("task"),
         "het_job_id": het.get("job_id"),
+        "het_job_offset": het.get("job_offset"),
     }
     found = job({name: "" if value == "None assigned" else value for name, value in flat.items()}, doubts)
     if found is None or found.state != JobState.FAILED or found.exit_code != 0:
@@ -292,8 +295,6 @@ def accounted_job(record: Record, doubts: Doubts) -> ObservedJob | None:
 
 
 def _without_code(found: ObservedJob) -> ObservedJob:
-    from dataclasses import replace
-
     return replace(found, exit_code=None, reason="failed; the accounting does not tell its exit code")
 
 
