@@ -179,8 +179,8 @@ def _store(nodes: Sequence[Node], action: str, reason: str, by: Any) -> None:
                 f"node.{action}",
                 by=by,
                 target=node,
-                before={"state": node.state, "wanted": node.wanted, "reason": node.wanted_reason or node.reason},
-                after={"wanted": action, "reason": reason},
+                before=_told({"state": node.state, "wanted": node.wanted, "reason": _reason_now(node)}),
+                after=_told({"wanted": action, "reason": reason}),
             )
         )
         for node in nodes
@@ -192,3 +192,11 @@ def _store(nodes: Sequence[Node], action: str, reason: str, by: Any) -> None:
     )
     for cluster in {node.cluster for node in nodes if node.cluster is not None}:
         wake("jobs.carry_out_nodes", cluster.pk, queue=cluster.queue)
+
+
+def _reason_now(node: Node) -> str:
+    return node.reason if node.wanted == WantedOfNode.NOTHING else node.wanted_reason
+
+
+def _told(values: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in values.items() if value}

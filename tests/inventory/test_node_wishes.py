@@ -129,7 +129,7 @@ def test_asking_is_written_down_and_wakes_the_clusters_own_worker(cast, node, wo
     )
     entry = AuditEntry.objects.get(verb="node.drain")
     assert (entry.actor, entry.target_name) == (cast.rex, "node-1")
-    assert entry.before == {"state": "idle", "wanted": "", "reason": ""}
+    assert entry.before == {"state": "idle"}
     assert entry.after == {"wanted": "drain", "reason": "fan is loud"}
     assert woken == [("jobs.carry_out_nodes", cast.cluster.pk)]
 
@@ -364,3 +364,18 @@ def follow_a_little(job: Job) -> None:
     while time.monotonic() < until:
         follow_once(job)
         time.sleep(0.1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_real_worker_carries_it_out_and_makes_up_for_a_lost_wake(cast, node, real_worker, monkeypatch):
+    def is_drained(flags: list[str]) -> bool:
+        node.refresh_from_db()
+        return (node.wanted, node.flags) == ("", flags)
+
+    real_worker(processes=2, beat=True)
+    ask_node(node, "drain", "fan is loud", by=cast.rex)
+    wait_until(lambda: is_drained(["drain"]), 20)
+    monkeypatch.setattr("apps.inventory.wishes.wake", lambda *args, **more: None)
+    ask_node(node, "resume", by=cast.rex)
+    wait_until(lambda: is_drained([]), 30)
+    assert [source for _, _, source in history(node)] == ["local", "rex", "rex"]
