@@ -41,6 +41,26 @@ def reserve_hours(project: Project, ref: str, *, gpu_hours: Decimal, cpu_hours: 
     reserve_hours_bulk(project, [(ref, gpu_hours, cpu_hours)])
 
 
+def reserve_what_is_left(project: Project, ref: str, *, gpu_hours: Decimal, cpu_hours: Decimal) -> None:
+    """For an attempt that somebody else has started, so that it cannot be refused: as much as there is, even nothing.
+
+    An entry of zero hours is made where nothing is left, so that what it uses is spent all the same.
+    """
+    if not project.is_metered:
+        return
+    entries: list[AllocationEntry] = []
+    locked = {a.pk: a for a in _open_allocations(project).order_by("pk").select_for_update()}
+    ordered = [locked[pk] for pk in _open_allocations(project).values_list("pk", flat=True) if pk in locked]
+    for unit, wanted in ((HourUnit.GPU, gpu_hours), (HourUnit.CPU, cpu_hours)):
+        allocations = [a for a in ordered if a.unit == unit]
+        drawn = _draw(allocations, ref, min(wanted, sum((a.left for a in allocations if a.left > 0), ZERO)))
+        if not drawn and allocations and wanted > 0:
+            drawn = [AllocationEntry(allocation=allocations[-1], kind=EntryKind.RESERVE, ref=ref, hours=ZERO)]
+        entries += drawn
+    AllocationEntry.objects.bulk_create(entries)
+    Allocation.objects.bulk_update(ordered, ["reserved"])
+
+
 def reserve_hours_bulk(project: Project, wants: Sequence[tuple[str, Decimal, Decimal]]) -> None:
     """`wants`: (ref, GPU-hours, CPU-hours) of each attempt; all or none. The allocations are locked until commit."""
     if not project.is_metered:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Sequence
 from datetime import timedelta
@@ -174,6 +175,34 @@ def unix_identity_for(user: User, cluster: Cluster) -> UnixIdentity | None:
             return UnixIdentity.objects.create(user=user, cluster=cluster, unix_user=f"swy-{uid}", uid=uid)
     except IntegrityError:  # the same person submitted twice at once
         return UnixIdentity.objects.get(user=user, cluster=cluster)
+
+
+_UNIX_NAME = re.compile(r"[a-z_][a-z0-9_.-]{0,31}\Z", re.IGNORECASE)
+
+
+@transaction.atomic
+def set_unix_identity(user: User, cluster: Cluster, unix_user: str, *, by: User | None) -> None:
+    """As whom the person's jobs run on a real scheduler; "" takes it away. `by` None: a command on the machine itself.
+
+    The local cluster makes its own. Jobs never run as root, whoever asks.
+    """
+    if by is not None:
+        require("person.edit", site_roles(by))
+    if cluster.scheduler == "local":
+        raise InvalidInput({"cluster": f"{cluster} makes the users its jobs run as by itself."})
+    unix_user = unix_user.strip()
+    if unix_user and not _UNIX_NAME.match(unix_user):
+        raise InvalidInput({"unix_user": "A unix user's name has up to 32 letters, digits, dots, dashes, underscores."})
+    if unix_user == "root":
+        raise InvalidInput({"unix_user": "Jobs do not run as root; name a user of the person's own."})
+    known = UnixIdentity.objects.select_for_update().filter(user=user, cluster=cluster).first()
+    before = {"cluster": cluster.name, "unix_user": known.unix_user if known else ""}
+    if unix_user:
+        UnixIdentity.objects.update_or_create(user=user, cluster=cluster, defaults={"unix_user": unix_user})
+    elif known is not None:
+        known.delete()
+    if before["unix_user"] != unix_user:
+        record("person.identity", by=by, target=user, before=before, after={**before, "unix_user": unix_user})
 
 
 def _one_time_password() -> str:

@@ -42,6 +42,7 @@ JOB_COLUMNS = {
     "cpus_per_node": "cpus_per_node",
     "memory_bytes_per_node": "memory_bytes_per_node",
     "time_limit_s": "time_limit_s",
+    "qos": "qos",
     "tags": "tags",
     "external_id": "external_id",
     "attempt_count": "attempt_count",
@@ -60,6 +61,9 @@ _DETAIL_COLUMNS = {
     "script": "script",
     "environment": "environment",
     "working_dir": "working_dir",
+    "reservation": "reservation",
+    "constraints": "constraints",
+    "expected_start_at": "expected_start_at",
     "max_retries": "max_retries",
     "parent_checkpoint": "parent_checkpoint_id",
     "copied_from": "copied_from__public_id",
@@ -134,6 +138,9 @@ class JobSpecIn(StrictSerializer):
     cpus_per_node = Whole()
     memory_bytes_per_node = Whole(allow_null=True)
     time_limit_s = Whole(allow_null=True, help_text="None: the partition's own.")
+    qos = Maybe(help_text="The scheduler's name for a quality of service; only where it has such.")
+    reservation = Maybe(help_text="The name of a reservation to run in.")
+    constraints = Maybe(help_text="Node features it needs, as the scheduler writes them: h100&ib.")
     parent_checkpoint = IdField(required=False, allow_null=True, help_text="The id of a checkpoint to start from.")
     max_retries = Whole()
     tags = serializers.ListField(child=Text(), required=False)
@@ -199,6 +206,7 @@ class JobOut(serializers.Serializer):
     cpus_per_node = serializers.IntegerField()
     memory_bytes_per_node = serializers.IntegerField(allow_null=True)
     time_limit_s = serializers.IntegerField(allow_null=True)
+    qos = serializers.CharField()
     tags = serializers.ListField(child=serializers.CharField())
     external_id = serializers.CharField()
     attempt_count = serializers.IntegerField()
@@ -217,6 +225,9 @@ class JobFactsOut(JobOut):
     script = serializers.CharField()
     environment = serializers.DictField(child=serializers.CharField())
     working_dir = serializers.CharField()
+    reservation = serializers.CharField()
+    constraints = serializers.CharField()
+    expected_start_at = Moment(help_text="The scheduler's own estimate, while the job waits.")
     max_retries = serializers.IntegerField()
     parent_checkpoint = serializers.IntegerField(allow_null=True)
     copied_from = serializers.CharField(allow_null=True)

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from apps.accounts.actions import notify, reserve_hours, settle_hours
 from apps.core.errors import OverLimit
+from apps.core.units import hours
 from apps.inventory.actions import close_accelerator_uses
 from apps.jobs.models import Job, JobAttempt, JobEvent, Wanted
 from apps.jobs.spec import hours_for
@@ -51,9 +52,15 @@ def end_attempt(job: Job, attempt: JobAttempt, ending: Ending) -> None:
     attempt.save()
     _settle(job, attempt, ending)
     close_accelerator_uses(attempt.key, ending.ended_at)
-    text = ending.reason or ending.state.replace("_", " ")
-    event(job, f"state.{ending.state}", text, attempt=attempt, at=ending.ended_at)
+    if attempt.task_index is None:
+        text = ending.reason or ending.state.replace("_", " ")
+        event(job, f"state.{ending.state}", text, attempt=attempt, at=ending.ended_at)
+    else:
+        # The array ends with its last task.
+        job.save(update_fields=["gpu_hours", "cpu_hours", "updated_at"])
+        return
     if attempt.number != job.attempt_count:
+        job.save(update_fields=["gpu_hours", "cpu_hours", "updated_at"])
         return
     job.exit_code, job.exit_signal = ending.exit_code, ending.exit_signal
     if not _queue_again(job, ending):
@@ -69,8 +76,17 @@ def event(
 
 
 def _settle(job: Job, attempt: JobAttempt, ending: Ending) -> None:
+    if job.is_array and attempt.task_index is None:  # its hours are those of its tasks, counted as each ended
+        settle_hours(attempt.key, gpu_hours=job.gpu_hours or Decimal(0), cpu_hours=job.cpu_hours or Decimal(0))
+        return
     seconds = (ending.ended_at - ending.started_at).total_seconds() if ending.started_at else 0.0
-    gpu_hours, cpu_hours = hours_for(job, max(0.0, seconds))
+    seconds = max(0.0, seconds)
+    gpu_hours, cpu_hours = hours_for(job, seconds)
+    # What was given counts, where it is known: four cards may be three on one node and one on another.
+    if attempt.accelerators is not None:
+        gpu_hours = hours(seconds, attempt.accelerators)
+    if attempt.cpus is not None:
+        cpu_hours = hours(seconds, attempt.cpus)
     settle_hours(attempt.key, gpu_hours=gpu_hours, cpu_hours=cpu_hours)
     job.gpu_hours = (job.gpu_hours or Decimal(0)) + gpu_hours
     job.cpu_hours = (job.cpu_hours or Decimal(0)) + cpu_hours
@@ -108,6 +124,7 @@ def _finish(job: Job, state: JobState, reason: str, at: datetime) -> None:
     job.state, job.reason, job.ended_at = state, reason[:1000], at
     job.is_held, job.wanted, job.wanted_reason = False, Wanted.NOTHING, ""
     job.gpu_hours, job.cpu_hours = job.gpu_hours or Decimal(0), job.cpu_hours or Decimal(0)
+    job.expected_start_at = None
     job.save()
     if not had_attempt:
         event(job, f"state.{state}", reason or state.replace("_", " "), at=at)

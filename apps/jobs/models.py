@@ -62,6 +62,9 @@ class Job(Timestamped):
     cpus_per_node = models.PositiveIntegerField(default=1)
     memory_bytes_per_node = models.BigIntegerField(null=True)
     time_limit_s = models.PositiveIntegerField(null=True)
+    qos = models.CharField(max_length=100, blank=True)
+    reservation = models.CharField(max_length=100, blank=True)
+    constraints = models.CharField(max_length=500, blank=True)
     parent_checkpoint = models.ForeignKey("Checkpoint", null=True, on_delete=models.SET_NULL, related_name="children")
     max_retries = models.PositiveSmallIntegerField(default=0)
     tags = ArrayField(models.CharField(max_length=50), default=list, blank=True)
@@ -76,6 +79,12 @@ class Job(Timestamped):
     external_id = models.CharField(max_length=64, blank=True, help_text="of the latest attempt")
     # Where a stuck or refused dispatch waits before it is tried again.
     not_before = models.DateTimeField(null=True)
+    expected_start_at = models.DateTimeField(null=True, help_text="the scheduler's own estimate, while it waits")
+    # Of an array: the tasks it has not started yet, as Slurm writes them, and how many may run at a time.
+    is_array = models.BooleanField(default=False)
+    waiting_tasks = models.TextField(blank=True)
+    waiting_task_count = models.PositiveIntegerField(default=0)
+    tasks_at_most = models.PositiveIntegerField(null=True)
     started_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
     exit_code = models.IntegerField(null=True)
@@ -139,6 +148,9 @@ class JobAttempt(models.Model):
     settled_at = models.DateTimeField(null=True)
     missing_since = models.DateTimeField(null=True, help_text="the scheduler no longer lists it")
     nodes = ArrayField(models.CharField(max_length=255), default=list, blank=True)
+    # What the scheduler says it was given in all; None: what the job asked for is all that is known.
+    cpus = models.PositiveIntegerField(null=True)
+    accelerators = models.PositiveIntegerField(null=True)
     exit_code = models.IntegerField(null=True)
     exit_signal = models.PositiveSmallIntegerField(null=True)
     last_words = models.CharField(max_length=500, blank=True)
@@ -158,6 +170,7 @@ class JobAttempt(models.Model):
                 condition=~Q(state__in=sorted(s.value for s in FINAL)),
             ),
             models.Index(fields=["cluster"], name="attempt_unsettled", condition=Q(settled_at__isnull=True)),
+            models.Index(fields=["cluster", "external_id"], name="attempt_by_external_id"),
         ]
         constraints = [
             UniqueConstraint(fields=["job", "number", "task_index"], name="attempt_number", nulls_distinct=False),
@@ -172,7 +185,8 @@ class JobAttempt(models.Model):
     @property
     def key(self) -> str:
         """What allocations and accelerator uses know it by."""
-        return f"{self.job.public_id}:{self.number}"
+        task = "" if self.task_index is None else f".{self.task_index}"
+        return f"{self.job.public_id}:{self.number}{task}"
 
     @property
     def is_final(self) -> bool:

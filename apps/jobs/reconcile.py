@@ -17,6 +17,7 @@ from django.utils import timezone
 from apps.core.wake import wake
 from apps.inventory.actions import record_cluster_view, record_poll_failure, record_poll_success
 from apps.inventory.models import Cluster, Node, WantedOfNode
+from apps.jobs.arrays import bring_up_to_date
 from apps.jobs.dispatch import due_for_recovery
 from apps.jobs.ending import Ending, end_attempt
 from apps.jobs.ingest import ingest_metrics
@@ -129,12 +130,13 @@ def alone(what: str, cluster_pk: int) -> Iterator[bool]:
 
 
 def _note_missing(cluster: Cluster, changes: Changes) -> None:
-    if not changes.complete:
-        return
-    listed = {observed.external_id for observed in changes.jobs}
-    for attempt in _open_attempts(cluster).filter(missing_since__isnull=True):
-        if attempt.external_id not in listed:
-            JobAttempt.objects.filter(pk=attempt.pk).update(missing_since=timezone.now())
+    there = _open_attempts(cluster).filter(missing_since__isnull=True)
+    if changes.complete:
+        listed = {observed.external_id for observed in changes.jobs}
+        gone = [pk for pk, external_id in there.values_list("pk", "external_id") if external_id not in listed]
+        JobAttempt.objects.filter(pk__in=gone).update(missing_since=timezone.now())
+    elif changes.gone:
+        there.filter(external_id__in=changes.gone).update(missing_since=timezone.now())
 
 
 def _lose_missing(cluster: Cluster, scheduler: Scheduler) -> None:
@@ -143,12 +145,12 @@ def _lose_missing(cluster: Cluster, scheduler: Scheduler) -> None:
     missing = list(_open_attempts(cluster).filter(missing_since__lt=since)[:BATCH])
     if not missing:
         return
-    found = scheduler.jobs([str(attempt.external_id) for attempt in missing])
-    observe_jobs(cluster, scheduler, found)
-    there = {observed.external_id for observed in found}
-    for attempt in missing:
-        if attempt.external_id not in there:
-            _lose(attempt)
+    observe_jobs(cluster, scheduler, scheduler.jobs([str(attempt.external_id) for attempt in missing]))
+    # One that was found, as itself and not as another job with its id, is missing no more.
+    for attempt in _open_attempts(cluster).filter(pk__in=[a.pk for a in missing], missing_since__lt=since):
+        _lose(attempt)
+        if attempt.task_index is not None:
+            bring_up_to_date(attempt.job_id)
 
 
 @transaction.atomic
@@ -162,9 +164,10 @@ def _lose(attempt: JobAttempt) -> None:
 
 
 def _open_attempts(cluster: Cluster) -> QuerySet[JobAttempt]:
+    """Those that must be in the scheduler's list. An array that has started all its tasks is there as its tasks."""
     return JobAttempt.objects.filter(
         cluster=cluster, external_id__isnull=False, state__in=[s.value for s in JobState if s not in FINAL]
-    )
+    ).exclude(job__is_array=True, task_index__isnull=True, job__waiting_task_count=0)
 
 
 def _sentence(error: Exception) -> str:

@@ -40,6 +40,7 @@ MAX_TIME_S = 366 * 86400
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\Z")
+_CONSTRAINTS = re.compile(r"[A-Za-z0-9_.,:&|*()\[\]-]{1,500}\Z")
 _TAG = re.compile(r"[\w.:/+-]+\Z")
 # Set by the scheduler or by us; a job that could set them itself could lie about what it was given.
 _RESERVED_PREFIXES = ("SWITCHYARD_", "SLURM_", "SBATCH_")
@@ -65,6 +66,9 @@ class JobSpec:
     cpus_per_node: int = 1
     memory_bytes_per_node: int | None = None
     time_limit_s: int | None = None
+    qos: str | None = None
+    reservation: str | None = None
+    constraints: str | None = None
     parent_checkpoint: int | None = None
     max_retries: int = 0
     tags: tuple[str, ...] = ()
@@ -82,6 +86,9 @@ class JobSpec:
             script=normalised_script(self.script),
             working_dir=self.working_dir or None,
             partition=self.partition or None,
+            qos=self.qos or None,
+            reservation=self.reservation or None,
+            constraints=self.constraints or None,
             tags=tuple(dict.fromkeys(tag.strip() for tag in self.tags)),
         )
 
@@ -116,6 +123,14 @@ def _problems(spec: JobSpec) -> Iterator[tuple[str, str]]:
     yield from _folder_problems(spec.working_dir)
     if spec.partition and not _PARTITION.match(spec.partition):
         yield "partition", "A partition's name has letters, digits, dots, dashes and underscores only."
+    for name in ("qos", "reservation"):
+        if getattr(spec, name) and not _PARTITION.match(getattr(spec, name)):
+            yield name, "The name has letters, digits, dots, dashes and underscores only."
+    if spec.constraints and not _CONSTRAINTS.match(spec.constraints):
+        yield (
+            "constraints",
+            "Write features as the scheduler does, like h100&ib or [leaf1|leaf2]; up to 500 characters.",
+        )
     yield from _amount("nodes", spec.nodes, 1, MAX_NODES)
     yield from _amount("accelerators_per_node", spec.accelerators_per_node, 0, MAX_ACCELERATORS)
     yield from _amount("cpus_per_node", spec.cpus_per_node, 1, MAX_CPUS)

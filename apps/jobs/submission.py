@@ -136,6 +136,9 @@ def spec_of(job: Job) -> JobSpec:
         cpus_per_node=job.cpus_per_node,
         memory_bytes_per_node=job.memory_bytes_per_node,
         time_limit_s=job.time_limit_s,
+        qos=job.qos or None,
+        reservation=job.reservation or None,
+        constraints=job.constraints or None,
         parent_checkpoint=job.parent_checkpoint_id,
         max_retries=job.max_retries,
         tags=tuple(job.tags),
@@ -197,7 +200,9 @@ def _within_limits(specs: Sequence[JobSpec], cluster: Cluster, by: User) -> list
         found = list(_limit_problems(spec, partition, partitions))
         if spec.parent_checkpoint is not None and spec.parent_checkpoint not in known_parents:
             found.append(("parent_checkpoint", "There is no such checkpoint, or you may not see its job."))
-        found += [("working_dir", text) for text in _folder_problems(spec.working_dir)]
+        if cluster.scheduler == "local":
+            found += [("working_dir", text) for text in _folder_problems(spec.working_dir)]
+            found += [(name, f"{cluster} has nothing of the kind; leave it empty.") for name in _foreign(spec)]
         for name, text in found:
             problems.setdefault(f"jobs.{place}.{name}", []).append(text)
         if spec.time_limit_s is None and partition is not None:
@@ -210,6 +215,11 @@ def _within_limits(specs: Sequence[JobSpec], cluster: Cluster, by: User) -> list
     if problems:
         raise InvalidInput(problems)
     return done
+
+
+def _foreign(spec: JobSpec) -> list[str]:
+    """What only a real scheduler has. Folders, too, are its to judge: a job there runs as its owner."""
+    return [name for name in ("qos", "reservation", "constraints") if getattr(spec, name)]
 
 
 def _limit_problems(
@@ -321,6 +331,9 @@ def _store(
             cpus_per_node=spec.cpus_per_node,
             memory_bytes_per_node=spec.memory_bytes_per_node,
             time_limit_s=spec.time_limit_s,
+            qos=spec.qos or "",
+            reservation=spec.reservation or "",
+            constraints=spec.constraints or "",
             parent_checkpoint_id=spec.parent_checkpoint,
             max_retries=spec.max_retries,
             tags=list(spec.tags),

@@ -70,6 +70,11 @@ class SubmitForm(forms.Form):
         required=False, help_text=_("Hours:minutes:seconds like 2:30:00, or 2 h 30 min. The job is ended then.")
     )
     partition = forms.CharField(required=False, strip=True, help_text=_("Empty: the cluster's default."))
+    qos = forms.CharField(required=False, strip=True, label=_("QOS"), help_text=_("On Slurm; empty: your default."))
+    reservation = forms.CharField(required=False, strip=True, help_text=_("On Slurm: the reservation to run in."))
+    constraints = forms.CharField(
+        required=False, strip=True, help_text=_("On Slurm: node features it needs, like h100&ib.")
+    )
     environment = forms.CharField(
         required=False,
         strip=False,
@@ -77,7 +82,10 @@ class SubmitForm(forms.Form):
         help_text=_("One NAME=value a line."),
     )
     working_dir = forms.CharField(
-        required=False, strip=True, label=_("Working folder"), help_text=_("Empty: the job gets a folder of its own.")
+        required=False,
+        strip=True,
+        label=_("Working folder"),
+        help_text=_("Empty: a folder of its own, or on Slurm the site's."),
     )
     parent_checkpoint = forms.TypedChoiceField(required=False, coerce=int, empty_value=None)
     max_retries = forms.IntegerField(
@@ -137,6 +145,9 @@ class SubmitForm(forms.Form):
             cpus_per_node=data["cpus_per_node"],
             memory_bytes_per_node=data["memory"],
             time_limit_s=data["time_limit"],
+            qos=data["qos"] or None,
+            reservation=data["reservation"] or None,
+            constraints=data["constraints"] or None,
             parent_checkpoint=data["parent_checkpoint"],
             max_retries=data["max_retries"],
             tags=tuple(data["tags"].split()),
@@ -159,6 +170,9 @@ def initial_from_spec(spec: JobSpec) -> dict[str, Any]:
         "memory": memory_text(spec.memory_bytes_per_node),
         "time_limit": duration_text(spec.time_limit_s),
         "partition": spec.partition or "",
+        "qos": spec.qos or "",
+        "reservation": spec.reservation or "",
+        "constraints": spec.constraints or "",
         "environment": "\n".join(f"{name}={value}" for name, value in spec.environment.items()),
         "working_dir": spec.working_dir or "",
         "parent_checkpoint": spec.parent_checkpoint or "",
@@ -188,6 +202,22 @@ def duration_text(seconds: int | None) -> str:
 def _checkpoint_label(checkpoint: Checkpoint) -> str:
     step = f", step {checkpoint.step:,}" if checkpoint.step is not None else ""
     return f"{checkpoint.job.name[:60]} — {checkpoint.path[:60]}{step}"
+
+
+class IdentityForm(forms.Form):
+    """As whom a person's jobs run on a cluster that has users of its own."""
+
+    cluster = forms.ModelChoiceField(Cluster.objects.none(), to_field_name="name", empty_label=None)
+    unix_user = forms.CharField(
+        required=False, strip=True, label=_("Unix user"), help_text=_("Empty: the person can submit nothing there.")
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["cluster"].queryset = Cluster.objects.exclude(scheduler="local")
+
+    def any_cluster(self) -> bool:
+        return self.fields["cluster"].queryset.exists()
 
 
 class PersonForm(forms.Form):

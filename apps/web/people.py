@@ -7,11 +7,11 @@ from django.shortcuts import redirect
 from django.urls import path
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from apps.accounts.actions import add_person, edit_person, reset_password
+from apps.accounts.actions import add_person, edit_person, reset_password, set_unix_identity
 from apps.accounts.models import Membership
 from apps.accounts.queries import audit_entries, person_by_id
 from apps.accounts.queries import people as people_page
-from apps.web.forms import EditPersonForm, PersonForm
+from apps.web.forms import EditPersonForm, IdentityForm, PersonForm
 from apps.web.render import allows, form_errors, page, toast
 
 
@@ -50,6 +50,19 @@ def person(request: HttpRequest, public_id: str) -> HttpResponse:
 
 
 @require_POST
+@allows("person.edit")
+def identity(request: HttpRequest, public_id: str) -> HttpResponse:
+    """As whom the person's jobs run on a cluster; an empty name takes it away."""
+    found, form = person_by_id(public_id), IdentityForm(request.POST)
+    if form.is_valid():
+        with form_errors(form):
+            set_unix_identity(found, by=request.user, **form.cleaned_data)
+            toast(request, "Saved.")
+            return redirect("web:person", public_id)
+    return _show(request, public_id, identity_form=form)
+
+
+@require_POST
 @allows("person.reset_password")
 def password(request: HttpRequest, public_id: str) -> HttpResponse:
     return _secret(_show(request, public_id, new_password=reset_password(person_by_id(public_id), by=request.user)))
@@ -62,7 +75,14 @@ def _show(request: HttpRequest, public_id: str, **context: object) -> HttpRespon
     return page(
         request,
         "people/detail.html",
-        {"nav": "people", "person": found, "memberships": memberships, "identities": identities, **context},
+        {
+            "nav": "people",
+            "person": found,
+            "memberships": memberships,
+            "identities": identities,
+            "identity_form": IdentityForm(),
+            **context,
+        },
     )
 
 
@@ -87,6 +107,7 @@ urlpatterns = [
     path("people/", people, name="people"),
     path("people/new/", new, name="person-new"),
     path("people/<str:public_id>/", person, name="person"),
+    path("people/<str:public_id>/identity/", identity, name="person-identity"),
     path("people/<str:public_id>/password/", password, name="person-password"),
     path("audit/", audit, name="audit"),
 ]

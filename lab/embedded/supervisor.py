@@ -90,6 +90,7 @@ class Supervisor:
             Child("web", [python, "-m", "gunicorn", "config.wsgi", "-b", self.bind, *_GUNICORN]),
             Child("worker", _worker("default", 2)),
             Child("worker-local", _worker("cluster.local", 2)),
+            Child("worker-clusters", [python, "-m", "workers.clusters"]),
             Child("beat", [python, "-m", "celery", "-A", "workers.app", "beat", "-s", self._beat_file(), "--pidfile="]),
         ]
         for child in self.children:

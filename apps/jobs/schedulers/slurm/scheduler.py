@@ -55,6 +55,7 @@ class SlurmScheduler:
     whose name we look; `admin` the one in whose name nodes are drained, None where we may not. `default_folder` is
     where a job without a folder of its own starts: `{user}` in it is its owner. `commands` True: Slurm's commands are
     installed here (`slurm_conf`, `bin_dir`), which makes polls of large queues a hundred times cheaper.
+    `log_url` and `log_ca`, where jobs send their output, are jobs.dispatch's to use.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class SlurmScheduler:
         environment: Mapping[str, str] | None = None,
         accepted_warnings: Sequence[str] = (),
         log_url: str | None = None,
+        log_ca: str | None = None,
     ) -> None:
         self._tokens = _tokens(jwt_key_file, token_command, token_file)
         self._key_file = jwt_key_file
