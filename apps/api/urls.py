@@ -5,12 +5,13 @@ from __future__ import annotations
 from django.urls import URLPattern, URLResolver, include, path, re_path
 from django.views.decorators.csrf import csrf_exempt
 
-from apps.api import accounts, inventory, jobs
+from apps.api import accounts, inventory, job_output, jobs
 from apps.api.docs import Docs, NothingHere, Schema
 
 app_name = "api"
 v1: list[URLPattern | URLResolver] = [
     *jobs.urlpatterns,
+    *job_output.urlpatterns,
     *inventory.urlpatterns,
     *accounts.urlpatterns,
     path("schema/", Schema.as_view(), name="schema"),

@@ -1,7 +1,8 @@
 """The one table of who may do what. Pure; deny by default: a verb that is not here is allowed to nobody.
 
 Roles are what a person is *towards the thing at hand*: `viewer`, `member`, `lead` of its project, `owner` who submitted
-the job, `operator` of the site, `person` anybody signed in. accounts.permissions works them out.
+the job, `operator` of the site, `person` anybody signed in. accounts.permissions works them out. `job` is nobody: it is
+a job's own script, towards its own output.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ MEMBER: Final = "member"
 LEAD: Final = "lead"
 OWNER: Final = "owner"
 OPERATOR: Final = "operator"
+JOB: Final = "job"
 
 ALLOWED: Final[dict[str, frozenset[str]]] = {
     # jobs
@@ -26,6 +28,7 @@ ALLOWED: Final[dict[str, frozenset[str]]] = {
     "job.hold": frozenset({OWNER, LEAD, OPERATOR}),
     "job.release": frozenset({OWNER, LEAD, OPERATOR}),
     "job.rerun": frozenset({MEMBER, LEAD}),
+    "output.append": frozenset({JOB}),
     # projects
     "project.view": frozenset({VIEWER, MEMBER, LEAD, OPERATOR}),
     "project.create": frozenset({OPERATOR}),
@@ -55,6 +58,7 @@ _WHO: Final = {
     LEAD: "leads of the project",
     OWNER: "the person who submitted it",
     OPERATOR: "operators of the site",
+    JOB: "the job itself",
 }
 
 

@@ -23,8 +23,10 @@ from django.utils import timezone
 
 from apps.accounts.models import UnixIdentity
 from apps.core.install import install_id
+from apps.jobs import logstore
 from apps.jobs.carry_out import carry_out_wish
 from apps.jobs.ending import Ending, end_attempt, event
+from apps.jobs.job_output import output_token
 from apps.jobs.locks import lock_attempt, lock_job
 from apps.jobs.models import Job, JobAttempt, Wanted
 from apps.jobs.observing import observe_attempt
@@ -38,6 +40,7 @@ from apps.jobs.schedulers.base import (
     SubmitUncertain,
 )
 from apps.jobs.schedulers.registry import scheduler_for
+from apps.jobs.schedulers.wrapping import wrap
 from apps.jobs.states import FINAL, JobState
 
 log = logging.getLogger(__name__)
@@ -45,6 +48,8 @@ log = logging.getLogger(__name__)
 # Longer than any adapter's own time limit for one submit, so that a claim that has run out belongs to a dead worker.
 CLAIM_S = 60
 UNAVAILABLE_RETRY_S = 10
+# Longer than a controller may sit on a request that its client has given up.
+FOUND_TWICE_APART_S = 10
 
 
 def dispatch_jobs(pks: Sequence[int]) -> int:
@@ -105,7 +110,7 @@ def _hand_over(attempt: JobAttempt, *, look_first: bool) -> None:
         return
     try:
         external_id = _find(scheduler, attempt) if look_first else None
-        if external_id is None and look_first and _is_cancelled_meanwhile(attempt):
+        if external_id is None and look_first and (_is_cancelled_meanwhile(attempt) or _may_still_arrive(attempt)):
             return
         if external_id is None:
             external_id = _submit_or_find(scheduler, attempt)
@@ -149,6 +154,7 @@ def _record(attempt: JobAttempt, external_id: str) -> bool:
             external_id=external_id,
             state=JobState.PENDING,
             submitted_at=now,
+            missing_since=None,
             claimed_until=now + timedelta(seconds=CLAIM_S),
         )
         if not won:
@@ -191,6 +197,18 @@ def _refused(attempt: JobAttempt, text: str) -> None:
         if locked.state not in FINAL:
             reason = f"{attempt.cluster} refused it: {text}"
             end_attempt(job, locked, Ending(JobState.FAILED, reason, timezone.now()))
+
+
+def _may_still_arrive(attempt: JobAttempt) -> bool:
+    """A submit whose outcome is unknown is repeated only when its job was not to be found twice, some time apart."""
+    if attempt.state != JobState.UNKNOWN:
+        return False
+    now = timezone.now()
+    if attempt.missing_since is not None and now - attempt.missing_since >= timedelta(seconds=FOUND_TWICE_APART_S):
+        return False
+    JobAttempt.objects.filter(pk=attempt.pk, missing_since__isnull=True).update(missing_since=now)
+    _later(attempt, JobState.UNKNOWN, attempt.reason or f"not known yet whether {attempt.cluster} took it")
+    return True
 
 
 def _is_cancelled_meanwhile(attempt: JobAttempt) -> bool:
@@ -241,7 +259,7 @@ def submission_of(attempt: JobAttempt) -> Submission:
     return Submission(
         token=attempt.token,
         name=job.name,
-        script=job.script,
+        script=_script_of(attempt),
         environment={**job.environment, **_given_environment(job)},
         run_as=RunAs(unix_user=unix_user, uid=uid, gid=uid),
         working_dir=job.working_dir or None,
@@ -252,7 +270,23 @@ def submission_of(attempt: JobAttempt) -> Submission:
         accelerators_per_node=job.accelerators_per_node,
         memory_bytes_per_node=job.memory_bytes_per_node,
         time_limit_s=job.time_limit_s,
+        qos=job.qos or None,
+        reservation=job.reservation or None,
+        constraints=job.constraints or None,
     )
+
+
+def _script_of(attempt: JobAttempt) -> str:
+    """The person's script; where the cluster's nodes reach us at `log_url`, inside one that sends us its output."""
+    config = attempt.cluster.config
+    if attempt.cluster.scheduler == "local" or not config.get("log_url"):
+        return attempt.job.script
+    try:
+        return wrap(
+            attempt.job.script, url=config["log_url"], token=output_token(attempt), ca=config.get("log_ca") or ""
+        )
+    except ValueError as error:  # the site has set it up wrongly; nobody has been asked
+        raise SchedulerUnavailable(f"its log_url cannot be used: {error}") from error
 
 
 def _given_environment(job: Job) -> dict[str, str]:
@@ -263,9 +297,11 @@ def _given_environment(job: Job) -> dict[str, str]:
         given |= {"SWITCHYARD_PYTHON": env.job_python, "SWITCHYARD_EXAMPLES": str(env.examples_dir)}
     parent = job.parent_checkpoint
     if parent is not None:
-        folder = parent.attempt.folder
+        attempt = parent.attempt
+        # What was sent to us is not where the job ran: its checkpoints are there.
+        folder = attempt.job.working_dir if logstore.is_kept_here(attempt) else attempt.folder
         given["SWITCHYARD_PARENT_CHECKPOINT"] = (
-            parent.path if parent.path.startswith("/") else f"{folder}/{parent.path}"
+            parent.path if parent.path.startswith("/") or not folder else f"{folder}/{parent.path}"
         )
     return given
 
