@@ -108,8 +108,9 @@ def _end_earlier_runs(job: Job, task: JobAttempt, observed: ObservedJob) -> None
     for run in earlier.select_related("cluster"):
         if not run.is_final:
             run.job = job
-            ended_at = observed.submitted_at or timezone.now()
-            ended_at = max(ended_at, run.started_at or ended_at)
+            # Right after a requeue the scheduler may still tell the time of the first submission.
+            is_told = observed.submitted_at is not None and observed.submitted_at >= (run.started_at or timezone.now())
+            ended_at = observed.submitted_at if is_told else timezone.now()
             reason = "the scheduler put it back into the queue; how this run ended is not known"
             end_attempt(job, run, Ending(JobState.LOST, reason, ended_at, started_at=run.started_at))
 

@@ -14,7 +14,7 @@ from apps.core.install import install_id
 from apps.inventory.models import Cluster
 from apps.jobs.applying import apply, differs
 from apps.jobs.arrays import observe_part
-from apps.jobs.ending import Ending, end_attempt, event
+from apps.jobs.ending import event
 from apps.jobs.identity import adopted_token, adopted_values, base_token, is_same
 from apps.jobs.locks import lock_attempt
 from apps.jobs.models import Job, JobAttempt
@@ -77,7 +77,7 @@ def _latest_run_first(observed_jobs: Sequence[ObservedJob], known: Mapping[str, 
 
 
 def _miss(attempts: Sequence[JobAttempt]) -> None:
-    """Another job has their id, so theirs is gone."""
+    """Another job or another run has their id now: how they ended is looked up, and lost if nobody knows."""
     pks = [attempt.pk for attempt in attempts]
     JobAttempt.objects.filter(pk__in=pks, missing_since__isnull=True).update(missing_since=timezone.now())
 
@@ -109,13 +109,8 @@ def start_anew(last: JobAttempt, observed: ObservedJob) -> JobAttempt:
             gpu_hours, cpu_hours = hours_for(job, job.time_limit_s or 0)
             reserve_what_is_left(job.project, attempt.key, gpu_hours=gpu_hours, cpu_hours=cpu_hours)
         event(job, "requeued", f"{job.cluster} starts it anew (run {observed.restart_count + 1})", attempt=attempt)
-        for earlier in JobAttempt.objects.filter(job=job, number__lt=attempt.number).select_related("cluster"):
-            if not earlier.is_final:
-                earlier.job = job
-                ended_at = observed.submitted_at or timezone.now()
-                reason = "the scheduler put it back into the queue; how this run ended is not known"
-                ended_at = max(ended_at, earlier.started_at or ended_at)
-                end_attempt(job, earlier, Ending(JobState.LOST, reason, ended_at, started_at=earlier.started_at))
+        # How the run before it ended stands in the accounting, some seconds later.
+        _miss([run for run in JobAttempt.objects.filter(job=job, number__lt=attempt.number) if not run.is_final])
         return attempt
 
 

@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 
 # A job the scheduler no longer lists may only be late in a list; a minute later it is gone.
 LOST_AFTER_S = 60
+# The accounting tells how a job ended some seconds after the controller has forgotten it.
+ASK_AFTER_S = 5
+ASK_AT_MOST = 20
 # A wake that came through has been carried out by then.
 WAKE_WAIT_S = 5
 BATCH = 500
@@ -140,9 +143,12 @@ def _note_missing(cluster: Cluster, changes: Changes) -> None:
 
 
 def _lose_missing(cluster: Cluster, scheduler: Scheduler) -> None:
-    """Ask once more for each that has been missing long enough, then say that its end is not known."""
-    since = timezone.now() - timedelta(seconds=LOST_AFTER_S)
+    """Ask again for what is missing, and of what has been missing long enough say that its end is not known."""
+    now = timezone.now()
+    since, asked_since = now - timedelta(seconds=LOST_AFTER_S), now - timedelta(seconds=ASK_AFTER_S)
     missing = list(_open_attempts(cluster).filter(missing_since__lt=since)[:BATCH])
+    late = _open_attempts(cluster).filter(missing_since__gte=since, missing_since__lt=asked_since)
+    missing += late.order_by("missing_since")[:ASK_AT_MOST]
     if not missing:
         return
     observe_jobs(cluster, scheduler, scheduler.jobs([str(attempt.external_id) for attempt in missing]))

@@ -54,7 +54,7 @@ SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={lab.port}
 SlurmUser=slurm
 AuthType=auth/munge
-AuthInfo=socket={munge}
+AuthInfo=socket={munge},cred_expire=10
 AuthAltTypes=auth/jwt
 AuthAltParameters=jwt_key={lab.path("etc/jwt_hs256.key")}
 StateSaveLocation={lab.path("state")}
@@ -71,7 +71,7 @@ JobAcctGatherFrequency=2
 JobAcctGatherParams=OverMemoryKill
 MpiDefault=none
 SchedulerType=sched/backfill
-SchedulerParameters=bf_interval=5,default_queue_depth=1000,batch_sched_delay=1,requeue_delay=1
+SchedulerParameters=bf_interval=5,default_queue_depth=1000,batch_sched_delay=1
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 # Without it one job takes a node's whole memory.

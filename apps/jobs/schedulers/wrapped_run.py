@@ -119,9 +119,11 @@ class Server:
 
     def post(self, stream: Stream, data: bytes, timeout_s: float) -> "tuple[int, int]":
         """The answer's status and the offset it names (or ours). Raises OSError or HTTPException."""
-        kind = http.client.HTTPSConnection if self.context is not None else http.client.HTTPConnection
-        options = {} if self.context is None else {"context": self.context}
-        connection = kind(self.url.hostname, self.url.port, timeout=timeout_s, **options)
+        host, port = self.url.hostname or "", self.url.port
+        if self.context is None:
+            connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
+        else:
+            connection = http.client.HTTPSConnection(host, port, timeout=timeout_s, context=self.context)
         try:
             path = "%s/api/v1/job-output/%s/" % (self.url.path.rstrip("/"), stream.name)
             connection.request("POST", path, data, dict(self.headers, **{"X-Offset": str(stream.sent)}))

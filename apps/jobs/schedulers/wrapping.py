@@ -40,8 +40,9 @@ def wrap(
     if not _PEM.match(ca):
         raise ValueError("the certificates are not in PEM form")
     content = script.encode()
+    address = url.rstrip("/")
     config = {
-        "url": url.rstrip("/"),
+        "url": address,
         "token": token,
         "command": _command(script),
         "limit": limit_bytes,
@@ -54,7 +55,7 @@ def wrap(
         "CONFIG": json.dumps(config),
         "CA": ca if not ca or ca.endswith("\n") else ca + "\n",
         "SIZE": str(len(content)),
-        "URL": shlex.quote(config["url"]),
+        "URL": shlex.quote(address),
         "TOKEN": shlex.quote(token),
         "COMMAND": shlex.join(_command(script)),
         "LIMIT": str(limit_bytes),

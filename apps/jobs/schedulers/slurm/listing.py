@@ -81,7 +81,7 @@ class Listing:
         found: list[ObservedJob] = []
         for key in keys:
             here = self._from_controller(key, doubts)
-            found += here or self._from_accounting(key, doubts)
+            found += self._with_earlier_runs(here, doubts) if here else self._from_accounting(key, doubts)
         return found
 
     # -- one look -------------------------------------------------------------------------------------------------
@@ -96,7 +96,8 @@ class Listing:
         else:
             memory, changed = self._compare_states(last, doubts)
         ended, gone = self._look_for_missing(last, memory, doubts)
-        return memory, self._with_earlier_runs([*ended, *changed], doubts), gone
+        running = self._with_earlier_runs([job for job in changed if job.state not in FINAL], doubts)
+        return memory, [*ended, *running, *(job for job in changed if job.state in FINAL)], gone
 
     def _look_for_missing(self, last: _Memory, memory: _Memory, doubts: Doubts) -> tuple[list[ObservedJob], list[str]]:
         """What the list no longer holds: those whose end the accounting tells, and the ids of the others."""
@@ -200,7 +201,7 @@ class Listing:
         """Before a job that was requeued, how its earlier runs ended: the controller shows the latest only."""
         found = []
         for job in jobs:
-            if job.restart_count and job.array is None and job.state not in FINAL:
+            if job.restart_count and job.array is None:
                 runs = self._from_accounting(job.external_id, doubts)
                 found += [run for run in runs if run.restart_count < job.restart_count and run.state in FINAL]
             found.append(job)

@@ -258,9 +258,11 @@ def accounted_job(record: Record, doubts: Doubts) -> ObservedJob | None:
     codes = record.get("exit_code") or {}
     array = record.get("array") or {}
     het = record.get("het") or {}
+    # A record says so of a run that is over: the job's next run has a record of its own.
+    was_requeued = "REQUEUED" in states.job_state(given.get("current")).flags and bool(text.integer(times.get("end")))
     flat = {
         "job_id": record.get("job_id"),
-        "job_state": given.get("current"),
+        "job_state": "CANCELLED" if was_requeued else given.get("current"),
         "state_reason": given.get("reason"),
         "name": record.get("name"),
         "user_name": record.get("user") or (record.get("association") or {}).get("user"),
@@ -288,6 +290,8 @@ def accounted_job(record: Record, doubts: Doubts) -> ObservedJob | None:
         "het_job_offset": het.get("job_offset"),
     }
     found = job({name: "" if value == "None assigned" else value for name, value in flat.items()}, doubts)
+    if found is not None and was_requeued:
+        return replace(found, exit_code=None, exit_signal=None, reason="put back into the queue")
     if found is None or found.state != JobState.FAILED or found.exit_code != 0:
         return found
     # 22.05 says "SUCCESS" of every job here; a failed job's code 0 is then no code at all.
