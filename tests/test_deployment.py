@@ -15,10 +15,18 @@ SERVICES: dict[str, Any] = COMPOSE["services"]
 READ_NAMES = set(
     re.findall(r'"((?:SWITCHYARD_|DATABASE_|REDIS_|EMAIL_)[A-Z_]+)"', (BASE_DIR / "config" / "env.py").read_text())
 )
+SLURM_KEYS = "./secrets/slurm"
+
+
+def test_only_the_worker_that_talks_to_slurm_gets_the_clusters_keys():
+    mounts = {name: [one for one in service["volumes"] if SLURM_KEYS in one] for name, service in SERVICES.items()}
+    assert {name: found for name, found in mounts.items() if found} == {
+        "worker-clusters": [f"{SLURM_KEYS}:/run/slurm:ro"]
+    }
 
 
 def test_every_role_is_there():
-    assert set(SERVICES) == {"postgres", "redis", "migrate", "web", "worker", "beat"}
+    assert set(SERVICES) == {"postgres", "redis", "migrate", "web", "worker", "worker-clusters", "beat"}
 
 
 @pytest.mark.parametrize("name", list(SERVICES))
@@ -26,13 +34,14 @@ def test_a_service_restarts_has_a_health_check_and_asks_only_for_what_is_defined
     service = SERVICES[name]
     assert service["restart"] in {"unless-stopped", "on-failure"}
     assert "healthcheck" in service
-    assert {volume.split(":")[0] for volume in service["volumes"]} <= set(COMPOSE["volumes"])
+    named = {volume.split(":")[0] for volume in service["volumes"]} - {SLURM_KEYS}
+    assert named <= set(COMPOSE["volumes"])
     assert set(service.get("secrets", [])) <= set(COMPOSE["secrets"])
     for other in service.get("depends_on", {}):
         assert other in SERVICES
 
 
-@pytest.mark.parametrize("name", ["migrate", "web", "worker", "beat"])
+@pytest.mark.parametrize("name", ["migrate", "web", "worker", "worker-clusters", "beat"])
 def test_our_roles_set_only_variables_that_are_read(name):
     names = {variable.removesuffix("_FILE") for variable in SERVICES[name]["environment"]}
     assert names <= READ_NAMES

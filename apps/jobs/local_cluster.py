@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import sys
+import time
 from typing import Any
 
 from django.conf import settings
@@ -13,13 +14,16 @@ from django.conf import settings
 from apps.core.errors import Conflict
 from apps.inventory.actions import ensure_cluster
 from apps.inventory.models import Cluster
+from apps.jobs.models import JobAttempt
 from apps.jobs.reconcile import poll_nodes, reconcile_cluster
 from apps.jobs.schedulers.local import LocalScheduler
 from apps.jobs.schedulers.registry import scheduler_for
+from apps.jobs.states import ACTIVE
 
 NAME = "local"
 # A job has its grace period to save what it has; then it is killed.
 END_WAIT_S = 20.0
+RECORD_WAIT_S = 15.0
 
 
 def open_local_cluster() -> Cluster:
@@ -40,8 +44,14 @@ def close_local_cluster(reason: str) -> int:
     scheduler = _scheduler(cluster)
     scheduler.pause(reason)
     left = scheduler.end_running(reason, END_WAIT_S)
-    reconcile_cluster(cluster.pk)
-    return left
+    # A poll that is under way may have looked before they ended, and keeps ours from looking.
+    deadline = time.monotonic() + RECORD_WAIT_S
+    while True:
+        reconcile_cluster(cluster.pk)
+        running = JobAttempt.objects.filter(cluster=cluster, state__in=ACTIVE).count()
+        if running <= left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.2)
 
 
 def _scheduler(cluster: Cluster) -> LocalScheduler:

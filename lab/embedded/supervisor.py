@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import http.client
 import json
 import os
 import shutil
@@ -120,7 +121,11 @@ class Supervisor:
         deadline = time.monotonic() + 60
         host, _, port = self.bind.rpartition(":")
         while not self.is_stopping:
-            with contextlib.suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=1):
+            # A whole answer: the first takes seconds where no compiled code lies around yet.
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                connection = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=15)
+                connection.request("GET", "/healthz")
+                connection.getresponse().read()
                 return
             web = self.children[0].process
             if time.monotonic() > deadline or web is None or web.poll() is not None:
